@@ -1,0 +1,1 @@
+"""Books and timelines to training rows: everything that builds a data set."""
