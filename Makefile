@@ -24,7 +24,7 @@ READY := $(VENV)/.ready-$(shell { pwd; cat requirements/lock.txt pyproject.toml;
 .PHONY: help setup demo test test-slow check lock train-char train-world train need-model one-out bench-build clean
 
 help: ## this list
-	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { sub(/:.*/, "", $$1); printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 setup: $(READY) ## install everything into .venv; a second run does nothing
 

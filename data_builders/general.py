@@ -6,23 +6,20 @@ is called `file:line` in a text file, `file:index` or `hub/id:index` (from 0) in
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import io
 import json
 import os
 import re
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
-import zstandard
 
 from ewtrain.chat import GENERAL, Adapter, Example, Message, Role, TrainOn, assistant, system, user
 from ewtrain.errors import DataError
@@ -63,6 +60,7 @@ HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 HUB_NAMES = {"allenai/tulu-3-sft-mixture": "tulu3"}
 PASS_LOCAL = "Pass a local file or folder of chat rows with --general PATH."
 
+_canonical_json = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode
 _SCHEMA = pa.schema(
     [
         ("digest", pa.string()),
@@ -160,7 +158,7 @@ def normalise(raw: object) -> Normalised:
         turns.insert(0, system("\n\n".join(systems)))
         if not system_in_place:
             notes.append("system_merged")
-    if raw.get("tools"):
+    if raw.get("tools") not in (None, "", "[]", []):
         notes.append("tools_ignored")
     return Normalised(turns, _train_on(weights), notes)
 
@@ -317,19 +315,16 @@ def _file_rows(path: Path, name: str) -> Iterator[tuple[str, object]]:
         for place, row in readers[kind](path):
             empty = False
             yield f"{name}:{place}", row
-    except (OSError, EOFError, zlib.error, zstandard.ZstdError, pa.ArrowException, UnicodeDecodeError) as e:
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as e:
         raise DataError(f"{path}: cannot be read as {kind}: {e}. Download or write the file again.") from e
     if empty:
         raise DataError(f"{path}: the file holds no rows. Write it again, or remove it.")
 
 
-def _open(path: Path) -> BinaryIO:
-    if path.name.lower().endswith(".gz"):
-        return cast(BinaryIO, gzip.open(path, "rb"))
-    if path.name.lower().endswith(".zst"):
-        stream = zstandard.ZstdDecompressor().stream_reader(path.open("rb"), read_across_frames=True)
-        return io.BufferedReader(cast(io.RawIOBase, stream))
-    return path.open("rb")
+def _open(path: Path) -> io.BufferedReader:
+    # Arrow's stream notices a file that was cut off; zstandard's ends there as if all were well.
+    packed = {".gz": "gzip", ".zst": "zstd"}.get(path.suffix.lower())
+    return io.BufferedReader(pa.input_stream(os.fspath(path), compression=packed))
 
 
 def _jsonl_rows(path: Path) -> Iterator[tuple[int, object]]:
@@ -565,10 +560,6 @@ def _write_rows(
         "notes": dict(sorted(notes.items())),
         "refused": dict(sorted(refused.items())),
     }
-
-
-def _canonical_json(messages: list[Message]) -> str:
-    return json.dumps(messages, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
 
 def _digest(text: str) -> str:

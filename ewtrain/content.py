@@ -126,4 +126,3 @@ def visible_to(viewer: Collection[str], interactions: Iterable[Interaction]) -> 
         elif content:
             seen.append(Interaction(actors=interaction.actors, content=content))
     return seen
-

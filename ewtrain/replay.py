@@ -41,7 +41,10 @@ class StoryState:
             book=timeline.book,
             provides=frozenset(timeline.provides),
             global_state=timeline.initial_global_state,
-            locations={place.name: Place(description=place.description, state=place.initial) for place in timeline.locations},
+            locations={
+                place.name: Place(description=place.description, state=place.initial)
+                for place in timeline.locations
+            },
             characters={character.name: character.initial for character in timeline.characters},
             previous_scene=timeline.previous_scene,
         )
@@ -69,8 +72,14 @@ class StoryState:
         if global_state is not None and global_state != self.global_state:
             self.global_state = global_state
             changed = True
-        if location_state is not None and location is not None and location_state != self.location_state(location):
-            self.locations[location] = Place(description=self.locations[location].description, state=location_state)
+        if (
+            location_state is not None
+            and location is not None
+            and location_state != self.location_state(location)
+        ):
+            self.locations[location] = Place(
+                description=self.locations[location].description, state=location_state
+            )
             changed = True
         return changed
 

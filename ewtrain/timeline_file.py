@@ -74,9 +74,13 @@ def read_json(path: Path) -> Any:
     try:
         raw = _decompress(path)
     except IsADirectoryError:
-        raise DataError(f"{path}: is a folder. Name a file in it, or the folder to `ewtrain build`.") from None
+        raise DataError(
+            f"{path}: is a folder. Name a file in it, or the folder to `ewtrain build`."
+        ) from None
     except OSError as error:  # gzip.BadGzipFile is one
-        raise DataError(f"{path}: cannot be read ({error.strerror or error}). Fetch or write it again.") from None
+        raise DataError(
+            f"{path}: cannot be read ({error.strerror or error}). Fetch or write it again."
+        ) from None
     except EOFError:
         raise DataError(f"{path}: the compressed file is cut off. Fetch or write it again.") from None
     except Exception as error:
@@ -93,7 +97,9 @@ def read_json(path: Path) -> Any:
         ) from None
     start = text.lstrip()[:200].lower()
     if start.startswith(("<!doctype", "<html", "<?xml", "<head", "<body")):
-        raise DataError(f"{path}: a web page, not JSON (it starts with {start[:15]!r}). Download the file again.")
+        raise DataError(
+            f"{path}: a web page, not JSON (it starts with {start[:15]!r}). Download the file again."
+        )
     try:
         return json.loads(text, object_pairs_hook=_object)
     except json.JSONDecodeError as error:
@@ -203,18 +209,30 @@ class _Checker:
             if "<" in value or "===Segment" in value:
                 for found in dict.fromkeys(control_strings(value)):
                     if found == "</think>":
-                        self.fault(path, "holds '</think>'", "Remove it: some chat templates delete what stands before it")
+                        self.fault(
+                            path,
+                            "holds '</think>'",
+                            "Remove it: some chat templates delete what stands before it",
+                        )
                     elif value not in RESERVED_NAMES:
-                        self.notice(path, f"holds the control string {found!r}", "It is tokenised as ordinary text")
+                        self.notice(
+                            path, f"holds the control string {found!r}", "It is tokenised as ordinary text"
+                        )
         elif isinstance(value, list):
             for i, item in enumerate(value):
                 self._texts(item, f"{path}[{i}]")
         elif isinstance(value, dict):
             for key in getattr(value, "keys_twice", ()):
-                self.fault(f"{path}.{key}" if path else key, "stands twice in one object", "Keep one of the two")
+                self.fault(
+                    f"{path}.{key}" if path else key, "stands twice in one object", "Keep one of the two"
+                )
             for key in [k for k in value if k in _PRINTED_KEYS]:
                 if _PRINTED_KEYS[key] in value:
-                    self.fault(f"{path}.{key}", f"stands beside {_PRINTED_KEYS[key]!r}", "Keep one of the two spellings")
+                    self.fault(
+                        f"{path}.{key}",
+                        f"stands beside {_PRINTED_KEYS[key]!r}",
+                        "Keep one of the two spellings",
+                    )
             if any(key in _PRINTED_KEYS for key in value):
                 renamed = {_PRINTED_KEYS.get(k, k): v for k, v in value.items()}
                 value.clear()
@@ -235,7 +253,9 @@ class _Checker:
             import langcodes
 
             if not langcodes.tag_is_valid(language):
-                self.fault("book.language", f"{language!r} is no BCP 47 tag", "Write one such as 'en' or 'pt-BR'")
+                self.fault(
+                    "book.language", f"{language!r} is no BCP 47 tag", "Write one such as 'en' or 'pt-BR'"
+                )
 
     def _one_name(self, name: Any, path: str, reserved: Iterable[str]) -> bool:
         if not isinstance(name, str):
@@ -298,13 +318,19 @@ class _Checker:
         for i, item in enumerate(items):
             name = _stripped(_dict(item).get("name"))
             if name is not None and name in seen:
-                self.fault(f"{path}[{i}].name", f"{name!r} stands twice in one list", "Merge the two, or rename one")
+                self.fault(
+                    f"{path}[{i}].name", f"{name!r} stands twice in one list", "Merge the two, or rename one"
+                )
             if name is not None:
                 seen.add(name)
 
     def _needs(self, task: str, value: Any, path: str) -> None:
         if task in self.provides and value is None:
-            self.fault(path, f"is missing, and the source provides {task}", "Add it, or take the task out of provides")
+            self.fault(
+                path,
+                f"is missing, and the source provides {task}",
+                "Add it, or take the task out of provides",
+            )
 
     def _short_description(self, text: Any, path: str) -> None:
         if isinstance(text, str):
@@ -357,7 +383,9 @@ class _Checker:
             if official in resolved:
                 self.fault(at, f"{official!r} has two entries", "Keep one of the two")
             elif official in self.characters and official not in cast:
-                self.fault(at, f"{official!r} is not in the cast", "Add the name to the cast, or remove the entry")
+                self.fault(
+                    at, f"{official!r} is not in the cast", "Add the name to the cast, or remove the entry"
+                )
             resolved[official] = value
         if isinstance(scene.get(key), dict):
             scene[key] = resolved
@@ -365,7 +393,9 @@ class _Checker:
 
     def _place(self, holder: dict[str, Any], path: str) -> None:
         if holder.get("location") is not None:
-            holder["location"] = self._resolve(holder["location"], self.locations, f"{path}.location", "locations")
+            holder["location"] = self._resolve(
+                holder["location"], self.locations, f"{path}.location", "locations"
+            )
 
     def _actors(self, interaction: dict[str, Any], cast: list[Any], path: str) -> None:
         actors = interaction.get("actors")
@@ -373,12 +403,18 @@ class _Checker:
             return
         if ENVIRONMENT in actors:
             if actors != [ENVIRONMENT]:
-                self.fault(f"{path}.actors", f"{_brief(actors)} mixes Environment with others", f'Write ["{ENVIRONMENT}"] alone')
+                self.fault(
+                    f"{path}.actors",
+                    f"{_brief(actors)} mixes Environment with others",
+                    f'Write ["{ENVIRONMENT}"] alone',
+                )
             return
         resolved = self._people(interaction, "actors", f"{path}.actors")
         for i, name in enumerate(resolved):
             if isinstance(name, str) and name in self.characters and name not in cast:
-                self.fault(f"{path}.actors[{i}]", f"{name!r} acts but is not in the cast", "Add the name to the cast")
+                self.fault(
+                    f"{path}.actors[{i}]", f"{name!r} acts but is not in the cast", "Add the name to the cast"
+                )
         # Two actor lists are the same if their sets are: cast order makes them equal.
         if all(name in cast for name in resolved):
             interaction["actors"] = sorted(resolved, key=cast.index)
@@ -386,7 +422,9 @@ class _Checker:
     def _brackets(self, content: Any, path: str) -> None:
         if isinstance(content, str):
             for at in unclosed_brackets(content):
-                self.notice(path, f"{content[at]!r} at {at} is never closed", "It runs to the end of its line")
+                self.notice(
+                    path, f"{content[at]!r} at {at} is never closed", "It runs to the end of its line"
+                )
 
     def _previous_scene(self, previous: dict[str, Any]) -> None:
         self._place(previous, "previous_scene")
@@ -423,7 +461,9 @@ class _Checker:
                 self._brackets(interaction.get("content"), f"{at}.content")
                 new_global = _stripped(interaction.get("global_state"))
                 if new_global is not None and new_global == global_state:
-                    self.fault(f"{at}.global_state", "equals the current state", "Leave it out where nothing changed")
+                    self.fault(
+                        f"{at}.global_state", "equals the current state", "Leave it out where nothing changed"
+                    )
                 global_state = new_global or global_state
                 self._new_place_state(interaction, scene.get("location"), places, at)
             self._updates(scene, cast, profiles, path)
@@ -439,22 +479,34 @@ class _Checker:
                 if "character_update" in self.provides:
                     self.fault(at, wrong, "Add it, or take motivation_update out of provides")
                 else:
-                    self.notice(at, wrong, "Prompts show (Not recorded.), and the row is counted as not_in_source")
+                    self.notice(
+                        at, wrong, "Prompts show (Not recorded.), and the row is counted as not_in_source"
+                    )
 
-    def _new_place_state(self, interaction: dict[str, Any], location: Any, places: dict[Any, Any], path: str) -> None:
+    def _new_place_state(
+        self, interaction: dict[str, Any], location: Any, places: dict[Any, Any], path: str
+    ) -> None:
         state = interaction.get("location_state")
         if state is None:
             return
         if location is None:
-            self.fault(f"{path}.location_state", "changes a place in a scene without one", "Give the scene a location")
+            self.fault(
+                f"{path}.location_state",
+                "changes a place in a scene without one",
+                "Give the scene a location",
+            )
             return
         self._entities(state, f"{path}.location_state")
         if isinstance(location, str):
             if state == places.get(location):
-                self.fault(f"{path}.location_state", "equals the current state", "Leave it out where nothing changed")
+                self.fault(
+                    f"{path}.location_state", "equals the current state", "Leave it out where nothing changed"
+                )
             places[location] = state
 
-    def _updates(self, scene: dict[str, Any], cast: list[Any], profiles: dict[Any, str | None], path: str) -> None:
+    def _updates(
+        self, scene: dict[str, Any], cast: list[Any], profiles: dict[Any, str | None], path: str
+    ) -> None:
         updates = self._per_person(scene, "character_updates", cast, path)
         for name, update in updates.items():
             at, update = f"{path}.character_updates[{name!r}]", _dict(update)
@@ -468,7 +520,11 @@ class _Checker:
             for name in cast:
                 if isinstance(name, str) and name not in updates:
                     at = f"{path}.character_updates"
-                    self.fault(at, f"{name!r} is in the cast and has none", "Add it, or take the task out of provides")
+                    self.fault(
+                        at,
+                        f"{name!r} is in the cast and has none",
+                        "Add it, or take the task out of provides",
+                    )
 
 
 def _parse(data: Any, file: str) -> tuple[Timeline | None, Report]:
@@ -504,7 +560,9 @@ def fault_error(report: Report) -> DataError:
     """Return the error that lists a report's faults, the first `MAX_LISTED_FAULTS` by line."""
     shown = report.faults[:MAX_LISTED_FAULTS]
     more = len(report.faults) - len(shown)
-    error = DataError.of(shown, f"{report.file}: {len(report.faults)} fault(s):" + (f" (first {len(shown)})" if more else ""))
+    error = DataError.of(
+        shown, f"{report.file}: {len(report.faults)} fault(s):" + (f" (first {len(shown)})" if more else "")
+    )
     error.faults = tuple(report.faults)
     return error
 

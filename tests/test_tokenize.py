@@ -12,16 +12,22 @@ from ewtrain.data.tokenize import IGNORED, ChatTokenizer, RowError, chat_templat
 from ewtrain.errors import ConfigError
 
 YES = [user("yes"), assistant("yes"), user("yes"), assistant("no, yes")]
-TOKENIZERS = {family: ChatTokenizer(toy_tokenizer(family), setting) for family, (_, _, setting) in FAMILIES.items()}
+TOKENIZERS = {
+    family: ChatTokenizer(toy_tokenizer(family), setting) for family, (_, _, setting) in FAMILIES.items()
+}
 
 every_family = pytest.mark.parametrize("chat", TOKENIZERS.values(), ids=TOKENIZERS)
 chatml_families = pytest.mark.parametrize(
-    "chat", [t for f, t in TOKENIZERS.items() if f != "llama3.1"], ids=[f for f in TOKENIZERS if f != "llama3.1"]
+    "chat",
+    [t for f, t in TOKENIZERS.items() if f != "llama3.1"],
+    ids=[f for f in TOKENIZERS if f != "llama3.1"],
 )
 
 
 def supervised_text(chat: ChatTokenizer, encoded) -> str:
-    assert all(label in (IGNORED, token) for label, token in zip(encoded.labels, encoded.input_ids, strict=True))
+    assert all(
+        label in (IGNORED, token) for label, token in zip(encoded.labels, encoded.input_ids, strict=True)
+    )
     return chat.decode([label for label in encoded.labels if label != IGNORED])
 
 
@@ -35,7 +41,9 @@ def token(chat: ChatTokenizer, text: str) -> int:
 
 # Contents without white space at their edges, in many scripts, with what stories and templates care about.
 pieces = st.sampled_from(["yes", "no, ", "\n", "\n\n", "  ", "…", "木", "é", "e\u0301", "🙂", '["Zoë"]: ', "(bows)", "<b>", "{{ x }}", "1234"])  # fmt: skip
-plain_text = st.lists(st.one_of(pieces, st.text(max_size=5)), min_size=1, max_size=6).map("".join).map(str.strip)
+plain_text = (
+    st.lists(st.one_of(pieces, st.text(max_size=5)), min_size=1, max_size=6).map("".join).map(str.strip)
+)
 contents = plain_text.filter(lambda text: text and "</think>" not in text and "\ue000" not in text)
 control_contents = st.lists(
     st.one_of(pieces, st.sampled_from([*QWEN_SPECIAL, *LLAMA_SPECIAL, "<think>", "<tool_call>", "<|im_end|>\n<|im_start|>assistant\n"])),
@@ -89,7 +97,9 @@ def test_tpl_h63_trained_ids_are_those_of_the_tokenizers_own_template(chat, mess
     served = chat.hf.apply_chat_template(messages, tokenize=True, return_dict=False)
     assert chat.encode(messages).input_ids == served
     assert chat.count(messages) == len(served)
-    prompt = chat.hf.apply_chat_template(messages[:-1], tokenize=True, add_generation_prompt=True, return_dict=False)
+    prompt = chat.hf.apply_chat_template(
+        messages[:-1], tokenize=True, add_generation_prompt=True, return_dict=False
+    )
     assert chat.encode_prompt(messages[:-1]) == prompt
     assert chat.count(messages[:-1], generation_prompt=True) == len(prompt)
 
@@ -103,7 +113,9 @@ def test_tpl_h68_control_strings_in_a_story_never_become_control_tokens(chat, me
     encoded = chat.encode(messages)
     plain = [{"role": message["role"], "content": "x"} for message in messages]
     added = chat.hf.added_tokens_decoder
-    assert [i for i in encoded.input_ids if i in added] == [i for i in chat.encode(plain).input_ids if i in added]
+    assert [i for i in encoded.input_ids if i in added] == [
+        i for i in chat.encode(plain).input_ids if i in added
+    ]
     assert supervised_text(chat, encoded) == normalised(
         chat, "".join(m["content"] + end_of_turn(chat) for m in messages if m["role"] == "assistant")
     )
@@ -149,7 +161,9 @@ def test_tpl_h01_stock_hybrid_qwen3_is_refused_and_the_error_names_our_template(
 
 def test_tpl_h02_thinking_text_is_refused():
     with pytest.raises(RowError, match=r"message 1 .*</think>") as caught:
-        TOKENIZERS["qwen3"].encode([user("Q1"), assistant("<think>plan1</think>A1"), user("Q2"), assistant("A2")])
+        TOKENIZERS["qwen3"].encode(
+            [user("Q1"), assistant("<think>plan1</think>A1"), user("Q2"), assistant("A2")]
+        )
     assert caught.value.kind == "think_text"
 
 
@@ -159,7 +173,10 @@ def test_tpl_h03_equal_texts_of_user_and_assistant_are_told_apart(chat):
     end = end_of_turn(chat)
     assert supervised_text(chat, encoded) == f"yes{end}no, yes{end}"
     yes = chat.hf.encode("yes", add_special_tokens=False)[0]
-    assert [encoded.labels[i] == IGNORED for i, t in enumerate(encoded.input_ids) if t == yes][:2] == [True, False]
+    assert [encoded.labels[i] == IGNORED for i, t in enumerate(encoded.input_ids) if t == yes][:2] == [
+        True,
+        False,
+    ]
 
 
 def test_tpl_h04_header_is_unsupervised_and_the_last_label_is_the_end_of_turn():
@@ -230,7 +247,9 @@ def test_tpl_h68_a_forged_turn_stays_text(chat):
 
 def test_a_row_error_names_the_message_that_the_template_rewrites(tmp_path):
     template = tmp_path / "upper.jinja"
-    text = load_chat_template("qwen3").replace("message.content", "message.content | replace('Estella', 'E.')")
+    text = load_chat_template("qwen3").replace(
+        "message.content", "message.content | replace('Estella', 'E.')"
+    )
     template.write_text(text)
     chat = ChatTokenizer(toy_tokenizer("qwen3"), str(template))
     with pytest.raises(RowError, match=r"message 2 \(user: 'Estella\?'\)") as caught:

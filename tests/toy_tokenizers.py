@@ -4,19 +4,33 @@ from functools import cache
 from pathlib import Path
 
 import trl
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 from transformers import PreTrainedTokenizerFast
 
 TEMPLATES = Path(trl.__file__).parent / "chat_templates"
 
-QWEN_SPLIT = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
+QWEN_SPLIT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 LLAMA_SPLIT = QWEN_SPLIT.replace(r"\p{N}|", r"\p{N}{1,3}|", 1)
 
 QWEN_SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 QWEN_PLAIN_ADDED = ["<tool_call>", "</tool_call>", "<think>", "</think>"]
-LLAMA_SPECIAL = ["<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]
+LLAMA_SPECIAL = [
+    "<|begin_of_text|>",
+    "<|end_of_text|>",
+    "<|start_header_id|>",
+    "<|end_header_id|>",
+    "<|eot_id|>",
+]
 
 # SmolLM2's own template, as its GGUF and its tokenizer_config.json carry it.
 SMOLLM2_TEMPLATE = (
@@ -49,7 +63,9 @@ def toy_tokenizer(family: str, **special) -> PreTrainedTokenizerFast:
         "smollm": {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>", "pad_token": "<|im_end|>"},
     }[kind]
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer.from_str(_backend(kind)), name_or_path=f"toy-{family}", **(defaults | special)
+        tokenizer_object=Tokenizer.from_str(_backend(kind)),
+        name_or_path=f"toy-{family}",
+        **(defaults | special),
     )
     tokenizer.chat_template = (TEMPLATES / template).read_text() if template.endswith(".jinja") else template
     return tokenizer

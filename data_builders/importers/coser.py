@@ -76,6 +76,7 @@ REASONS: dict[str, tuple[Kind, str]] = {
     "conversation_without_scenario": ("set_aside", "conversations without a scenario"),
     "conversation_without_dialogue": ("set_aside", "conversations without a usable message"),
     "conversation_without_cast": ("set_aside", "conversations in which no character takes part"),
+    "message_without_scene": ("set_aside", "messages of conversations set aside"),
     "empty_message": ("set_aside", "empty messages"),
     "message_without_speaker": ("set_aside", "messages without a speaker"),
     "unnamed_key_character": ("set_aside", "key characters without a name"),
@@ -170,9 +171,7 @@ class ImportReport:
             if use.mostly_empty
         ]
         if "profile_as_initial" in self.added:
-            found.append(
-                "initial profiles come from the whole book: scores of a model trained on them flatter it"
-            )
+            found.append("initial profiles are spoilers: they were written from the whole book")
         return found
 
     def __str__(self) -> str:
@@ -678,6 +677,8 @@ def _scene(index: int, conversation: _Conversation, names: _Names, reader: _Read
     where = conversation.where
     if conversation.scenario is None:
         reader.count("conversation_without_scenario", where)
+        for turn in conversation.turns:
+            reader.count("message_without_scene", turn.where, turn.content)
         return None
     if not conversation.turns:
         reader.count("conversation_without_dialogue", where, conversation.scenario)
@@ -697,6 +698,8 @@ def _scene(index: int, conversation: _Conversation, names: _Names, reader: _Read
     acting = _actors(conversation.turns, cast, names, reader)
     if not cast:
         reader.count("conversation_without_cast", where, conversation.scenario)
+        for turn in conversation.turns:
+            reader.count("message_without_scene", turn.where, turn.content)
         return None
     for name in cast:
         if name not in motivations:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -218,7 +219,9 @@ class ChatTokenizer:
                     "stands before it. Remove the thinking text.",
                 )
             if role == "assistant" and not content.strip():
-                raise RowError("empty_answer", f"message {i} (assistant) is empty: there is nothing to train.")
+                raise RowError(
+                    "empty_answer", f"message {i} (assistant) is empty: there is nothing to train."
+                )
 
     def _render(self, messages: Sequence[Message], generation_prompt: bool, **template_variables: Any) -> str:
         try:
@@ -227,7 +230,9 @@ class ChatTokenizer:
             )
         except TemplateError as error:
             roles = ", ".join(message["role"] for message in messages)
-            raise RowError("template_rewrites", f"{self._label} refuses the roles {roles}: {error}") from error
+            raise RowError(
+                "template_rewrites", f"{self._label} refuses the roles {roles}: {error}"
+            ) from error
         assert isinstance(text, str)
         return text
 
@@ -339,7 +344,7 @@ class ChatTokenizer:
         ids = encoding.ids
         # More control tokens than the template wrote: some content spells one. It stays ordinary text.
         if self._count_added(ids) == layout.skeleton.num_added:
-            spans = self._spans(layout, encoding, turns)
+            spans = self._spans(layout, ids, encoding.offsets, turns)
         else:
             ids, all_spans = self._piecewise(layout)
             spans = [all_spans[i] for i in turns]
@@ -348,9 +353,12 @@ class ChatTokenizer:
             labels[start : end + 1] = ids[start : end + 1]  # end: the end-of-turn token
         return Encoded(ids, labels)
 
-    def _spans(self, layout: _Layout, encoding: Encoding, turns: list[int]) -> list[tuple[int, int]]:
+    def _spans(
+        self, layout: _Layout, ids: list[int], offsets: list[tuple[int, int]], turns: list[int]
+    ) -> list[tuple[int, int]]:
         """Return the token spans of the contents at `turns`, which must begin and end between tokens."""
         spans = []
+        starts = [start for start, _ in offsets]
         at = previous = 0
         for turn in turns:
             for i in range(previous, turn):
@@ -358,13 +366,13 @@ class ChatTokenizer:
             previous = turn
             start = at + len(layout.skeleton.pieces[turn])
             end = start + len(layout.contents[turn])
-            first, last = (encoding.char_to_token(char) for char in (start, end))
+            # A character of several tokens gives them all its offsets: bisect_left finds the first.
+            first, last = bisect_left(starts, start), bisect_left(starts, end)
             if (
-                first is None
-                or last is None
-                or encoding.token_to_chars(first)[0] != start
-                or encoding.token_to_chars(last)[0] != end
-                or encoding.ids[last] != layout.skeleton.piece_ids[turn + 1][0]
+                last == len(starts)
+                or starts[first] != start
+                or starts[last] != end
+                or ids[last] != layout.skeleton.piece_ids[turn + 1][0]
             ):
                 raise RowError(
                     "token_boundary",
@@ -382,7 +390,15 @@ class ChatTokenizer:
         self._check_clock()
         talk = [user("yes"), assistant("yes"), user("yes"), assistant("no, yes")]
         odd = 'He said: "well…" & <b>\n["Zoë"]: {{ x }} [a thought] (bows) <SCENE_END>\n\n- 木'
-        tale = [system("Be brief."), user(odd), assistant(odd), user("yes"), assistant("{}"), user("."), assistant("a")]
+        tale = [
+            system("Be brief."),
+            user(odd),
+            assistant(odd),
+            user("yes"),
+            assistant("{}"),
+            user("."),
+            assistant("a"),
+        ]
         for messages in (talk, tale):
             try:
                 encoded = self.encode(messages)
@@ -423,7 +439,8 @@ class ChatTokenizer:
     def _check_clock(self) -> None:
         """Raise ConfigError for a template that writes today's date: training and serving days differ."""
         days = [
-            self._render([user("x")], True, strftime_now=lambda _format, day=day: day) for day in ("day A", "day B")
+            self._render([user("x")], True, strftime_now=lambda _format, day=day: day)
+            for day in ("day A", "day B")
         ]
         if days[0] != days[1]:
             raise ConfigError(

@@ -74,7 +74,9 @@ class Prompt:
 @functools.cache
 def prompt_text(name: str) -> str:
     """Return a wording file of `prompts/`, its edges stripped."""
-    return resources.files("ewtrain.tasks").joinpath("prompts", f"{name}.md").read_text(encoding="utf-8").strip()
+    return (
+        resources.files("ewtrain.tasks").joinpath("prompts", f"{name}.md").read_text(encoding="utf-8").strip()
+    )
 
 
 @functools.cache
@@ -138,6 +140,10 @@ class Task(ABC, Generic[InputT, TargetT]):
     @abstractmethod
     def format_target(self, target: TargetT) -> str:
         """Return the answer as the assistant says it."""
+
+    def answers(self, inp: InputT, target: TargetT) -> list[str]:
+        """Return what the assistant says in the row of this Input and Target, turn by turn."""
+        return [self.format_target(target)]
 
     @abstractmethod
     def parse(self, completion: str, inp: InputT) -> TargetT:

@@ -108,6 +108,10 @@ class InteractionGen(Task[InteractionGenInput, InteractionGenTarget]):
     def format_target(self, target: InteractionGenTarget) -> str:
         return target.content
 
+    def answers(self, inp: InteractionGenInput, target: InteractionGenTarget) -> list[str]:
+        own = [interaction.content for interaction in inp.live if interaction.actors == inp.actors]
+        return [*own, self.format_target(target)]
+
     def parse(self, completion: str, inp: InteractionGenInput) -> InteractionGenTarget:
         content = completion.strip()
         if not content:

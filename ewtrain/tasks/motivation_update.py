@@ -42,9 +42,13 @@ class MotivationUpdate(SingleTurn[MotivationUpdateInput, MotivationUpdateTarget]
             global_state=state.global_state,
             scenario=plan.scenario,
             cast=sections.described(state.characters, plan.cast),
-            location=PlaceDescription.of(plan.location, state.locations[plan.location]) if plan.location else None,
+            location=PlaceDescription.of(plan.location, state.locations[plan.location])
+            if plan.location
+            else None,
             places_recorded=sections.place_of(state, plan.location).recorded,
-            previous_scene=PastScene.of(previous, visible_to([name], previous.interactions)) if previous else None,
+            previous_scene=PastScene.of(previous, visible_to([name], previous.interactions))
+            if previous
+            else None,
             role=sections.role_of(state, name, motivation=None),
         )
 

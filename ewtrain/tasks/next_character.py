@@ -73,6 +73,9 @@ class NextCharacter(Task[NextCharacterInput, NextCharacterTarget]):
     def format_target(self, target: NextCharacterTarget) -> str:
         return dumps(target.actors)
 
+    def answers(self, inp: NextCharacterInput, target: NextCharacterTarget) -> list[str]:
+        return [*(dumps(interaction.actors) for interaction in inp.live), self.format_target(target)]
+
     def parse(self, completion: str, inp: NextCharacterInput) -> NextCharacterTarget:
         cast = [member.name for member in inp.cast]
         actors = read_names(loads(completion), [*cast, ENVIRONMENT, SCENE_END], "the list")

@@ -66,11 +66,15 @@ class SceneCast(SingleTurn[SceneCastInput, SceneCastTarget]):
         data = read_object(completion, ("has_next_scene",), optional=("involved_characters",))
         if not read_flag(data, "has_next_scene"):
             if "involved_characters" in data:
-                raise ParseError("wrong_shape", "involved_characters is left out when has_next_scene is false")
+                raise ParseError(
+                    "wrong_shape", "involved_characters is left out when has_next_scene is false"
+                )
             return SceneCastTarget(has_next_scene=False)
         if data.get("involved_characters", []) == []:
             raise ParseError("not_allowed", "a next scene has at least one character")
         names = read_names(
-            data["involved_characters"], [character.name for character in inp.characters], "involved_characters"
+            data["involved_characters"],
+            [character.name for character in inp.characters],
+            "involved_characters",
         )
         return SceneCastTarget(has_next_scene=True, involved_characters=names)

@@ -150,7 +150,12 @@ def next_place(where: PlaceDescription | None, recorded: bool) -> str:
 
 
 def stage(
-    global_state: str | None, scenario: str, cast: Sequence[CastMember], where: ScenePlace, *, motivations: bool
+    global_state: str | None,
+    scenario: str,
+    cast: Sequence[CastMember],
+    where: ScenePlace,
+    *,
+    motivations: bool,
 ) -> list[str]:
     """Return the blocks with which every task within a scene begins."""
     return [
@@ -162,7 +167,9 @@ def stage(
 
 
 def described(
-    characters: Mapping[str, CharacterState], names: Iterable[str], motivations: Mapping[str, str] | None = None
+    characters: Mapping[str, CharacterState],
+    names: Iterable[str],
+    motivations: Mapping[str, str] | None = None,
 ) -> list[CastMember]:
     """Return people as others know them at this point, in the order of `names`."""
     return [

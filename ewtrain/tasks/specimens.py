@@ -37,7 +37,9 @@ class Specimen:
 
 
 _WORLD = "**Order** The ferry guild sets every toll.\n**Weather** The thaw has come early."
-_TOVE = CastMember(name="Tove", short_description="Tove mends the ferry's ropes and trusts knots more than people.")
+_TOVE = CastMember(
+    name="Tove", short_description="Tove mends the ferry's ropes and trusts knots more than people."
+)
 _PIKE = CastMember(name='Old "Pike" Ansa', short_description="Ansa has steered the ferry for forty years.")
 _MOTIVES = ("To leave before the bell.", "To keep the ferry moored.")
 _CAST = [_TOVE, _PIKE]
@@ -64,7 +66,9 @@ _LANDING = ScenePlace(name="The landing", state=_FLAT)
 _HOUSE = ScenePlace(name="The ferry house", state=_GROUPED)
 _NOWHERE = ScenePlace()
 _UNRECORDED = ScenePlace(recorded=False)
-_TURN_1 = Interaction(actors=["Tove"], content="[If he refuses, I walk.] We go now. (she loosens the first knot)")
+_TURN_1 = Interaction(
+    actors=["Tove"], content="[If he refuses, I walk.] We go now. (she loosens the first knot)"
+)
 _TURN_1_SEEN = Interaction(actors=["Tove"], content="We go now. (she loosens the first knot)")
 _TURN_2 = Interaction(actors=[_PIKE.name], content="(he lays a hand on the rope)\nThe river says no.")
 _TURN_3 = Interaction(actors=[ENVIRONMENT], content="Upstream, the ice cracks like a dropped plate.")
@@ -77,12 +81,19 @@ _TOVES_ROLE = Role(
     hidden_tracker="Twice now she stayed when she meant to go.",
     motivation=_MOTIVES[0],
 )
-_PIKES_ROLE = Role(name=_PIKE.name, profile="**Trade** Ferryman.", hidden_tracker=None, motivation=_MOTIVES[1])
+_PIKES_ROLE = Role(
+    name=_PIKE.name, profile="**Trade** Ferryman.", hidden_tracker=None, motivation=_MOTIVES[1]
+)
 _UNKNOWN_ROLE = Role(name="Tove", tracked=False)
 _UNKNOWN_CAST = [CastMember(name="Tove"), CastMember(name=_PIKE.name)]
 
 _next_shared: dict[str, Any] = {"global_state": _WORLD, "scenario": _SCENARIO, "cast": _MOTIVATED}
-_gen_shared: dict[str, Any] = {"global_state": _WORLD, "scenario": _SCENARIO, "cast": _CAST, "place": _LANDING}
+_gen_shared: dict[str, Any] = {
+    "global_state": _WORLD,
+    "scenario": _SCENARIO,
+    "cast": _CAST,
+    "place": _LANDING,
+}
 
 SPECIMENS: dict[TaskName, list[Specimen]] = {
     "scene_cast": [
@@ -169,7 +180,12 @@ SPECIMENS: dict[TaskName, list[Specimen]] = {
         Specimen(
             "nothing recorded",
             NextCharacterInput(
-                global_state=None, scenario=_SCENARIO, cast=_UNKNOWN_CAST, place=_UNRECORDED, prior=[], live=[]
+                global_state=None,
+                scenario=_SCENARIO,
+                cast=_UNKNOWN_CAST,
+                place=_UNRECORDED,
+                prior=[],
+                live=[],
             ),
             NextCharacterTarget(actors=[ENVIRONMENT]),
         ),
@@ -188,6 +204,13 @@ SPECIMENS: dict[TaskName, list[Specimen]] = {
         Specimen(
             "nothing changes, no place",
             WorldUpdateInput(**_next_shared, place=_NOWHERE, prior=[_TURN_1]),
+            WorldUpdateTarget(),
+        ),
+        Specimen(
+            "nothing recorded",
+            WorldUpdateInput(
+                global_state=None, scenario=_SCENARIO, cast=_UNKNOWN_CAST, place=_UNRECORDED, prior=[_TURN_3]
+            ),
             WorldUpdateTarget(),
         ),
     ],
@@ -248,6 +271,11 @@ SPECIMENS: dict[TaskName, list[Specimen]] = {
             "an unchanged profile, an empty scene",
             CharacterUpdateInput(scenario=_SCENARIO, role=_PIKES_ROLE, interactions=[]),
             CharacterUpdate(hidden_tracker="She may yet go.", short_description="Ansa waits."),
+        ),
+        Specimen(
+            "nothing recorded",
+            CharacterUpdateInput(scenario=_SCENARIO, role=_UNKNOWN_ROLE, interactions=[_TURN_2]),
+            CharacterUpdate(hidden_tracker=None, short_description="Tove is here."),
         ),
     ],
 }

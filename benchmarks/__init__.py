@@ -1,0 +1,1 @@
+"""What README's figures come from, each one command."""

@@ -1,0 +1,1 @@
+"""From rows to a LoRA adapter."""
