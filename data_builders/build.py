@@ -198,18 +198,21 @@ def _write(
             for step in training_steps(timeline, plan.splits):
                 if step.task not in timeline.provides:
                     continue
-                split = plan.row_split(step)
+                goes_to = plan.row_split(step)
+                # Update decisions are scored at their natural rate: every interaction of these scenes.
                 for_scores = step.task == "world_update" and plan.split_of(step) == "validation"
-                if split is None and not for_scores:
+                if goes_to is None and not for_scores:
                     continue
                 row = make_row(step, wording_of(plan.seed, step))
                 if row is None:
                     continue
-                if split is not None:
-                    writers[row.adapter, split].add(row)
-                    tally.add(split, row)
+                if goes_to is not None:
+                    writers[row.adapter, goes_to].add(row)
+                    tally.add(goes_to, row)
                 if for_scores and _passes(step):
                     updates.add(row)
+                elif for_scores:
+                    plan.dropped.add("rejected_in_validation_updates", step.id)
             for snapshot in take_snapshots(timeline, plan.splits.books[book_id], plan.seed):
                 snapshots.write(snapshot.model_dump_json() + "\n")
                 num_snapshots[snapshot.kind] += 1

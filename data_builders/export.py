@@ -60,6 +60,7 @@ def export(
     `<out>/jsonl/<adapter>/<split>.jsonl` holds an Example a line. `<out>/sharegpt` is a `dataset_dir` of
     LLaMA-Factory. DataError if the rows are not those that the manifest counts.
     """
+    formats = list(dict.fromkeys(formats))
     if unknown := [name for name in formats if name not in FORMATS]:
         raise ConfigError(f"formats: {', '.join(unknown)} is not known; choose from {', '.join(FORMATS)}.")
     manifest = read_manifest(dataset)

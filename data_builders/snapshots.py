@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 from data_builders.splits import BookKind, test_scenes
 from data_builders.walk import rank
@@ -43,12 +44,14 @@ def take_snapshots(timeline: Timeline, kind: BookKind, seed: int) -> Iterator[Sn
             yield freeze(state, style, scene.index, "ood" if kind == "ood" else "id")
 
 
-def freeze(state: StoryState, style: StyleExamples, after_scene: int, kind: str) -> Snapshot:
+def freeze(
+    state: StoryState, style: StyleExamples, after_scene: int, kind: Literal["id", "ood"]
+) -> Snapshot:
     """Return a state as a snapshot; `after_scene` -1 is a book's beginning."""
     return Snapshot(
         snapshot_id=f"{state.book.book_id}-{after_scene}",
         book=state.book,
-        kind=kind,  # type: ignore[arg-type]
+        kind=kind,
         after_scene=after_scene,
         global_state=state.global_state,
         locations=dict(state.locations),

@@ -12,6 +12,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -32,6 +33,7 @@ from ewtrain.timeline_file import read_timeline
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from wordcloud import WordCloud
 
     from ewtrain.data.tokenize import ChatTokenizer
 
@@ -83,8 +85,7 @@ _EXTRACTED = (
     "global updates per book",
     "location updates per location",
 )
-_OVERVIEW_NEEDS_TIMELINES = ("interactions", "unique characters", "unique locations")
-_BATCH_CHARACTERS = 2**22
+_BATCH_CHARACTERS = 2**20
 
 # --- what comes out --------------------------------------------------------------------------------------
 
@@ -162,9 +163,9 @@ class Stats(_Out):
         """What a heading over token figures says."""
         if self.tokens is None:
             return "characters"
-        if self.tokens.exact:
+        if self.tokens.sample_share is None:
             return "tokens"
-        return f"tokens ({self.tokens.sample_share:.3g} sample)"
+        return f"tokens ({_percent(self.tokens.sample_share)} sample)"
 
 
 def write_stats(
@@ -207,6 +208,10 @@ def write_stats(
         write_json(folder / "stats.json", stats.model_dump(mode="json"))
         (folder / "stats.md").write_text(_markdown(stats), encoding="utf-8")
     return stats
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g}%"
 
 
 def _need_matplotlib() -> None:
@@ -374,8 +379,8 @@ _TASK_ORDER = {task: i for i, task in enumerate((*TASKS, GENERAL))}
 def _in_order(entry: tuple[Key, _Cell]) -> tuple[Any, ...]:
     key = entry[0]
     return (
-        ADAPTERS.index(key.adapter),  # type: ignore[arg-type]
-        SPLITS.index(key.split),  # type: ignore[arg-type]
+        ADAPTERS.index(key.adapter),
+        SPLITS.index(key.split),
         _TASK_ORDER.get(key.task, len(_TASK_ORDER)),
         key.task,
         key.source,
@@ -423,13 +428,15 @@ def _compare(dataset: Path, manifest: dict[str, Any], count: _Count) -> None:
         found.setdefault((key.adapter, key.split, key.task), Counter()).update(
             rows=cell.rows, assistant_turns=cell.assistant_turns, characters=cell.characters
         )
-    said = dict(_leaves(manifest["counts"]))
-    wrong = [
-        f"{' '.join(key)}: {name} are {found.get(key, {}).get(name, 0):,}, the manifest counts {said.get(key, {}).get(name, 0):,}"
-        for key in sorted(said.keys() | found.keys())
-        for name in ("rows", "assistant_turns", "characters")
-        if found.get(key, {}).get(name, 0) != said.get(key, {}).get(name, 0)
-    ]
+    said = {key: Counter(numbers) for key, numbers in _leaves(manifest["counts"])}
+    wrong = []
+    for key in sorted(said.keys() | found.keys()):
+        here, there = found.get(key, Counter()), said.get(key, Counter())
+        wrong += [
+            f"{' '.join(key)}: {name} are {here[name]:,}, the manifest counts {there[name]:,}"
+            for name in ("rows", "assistant_turns", "characters")
+            if here[name] != there[name]
+        ]
     if wrong:
         more = f"\n  and {len(wrong) - 5} more" if len(wrong) > 5 else ""
         raise DataError(
@@ -654,11 +661,11 @@ def _opening(stats: Stats) -> str:
     tokens = stats.tokens
     if tokens is None:
         said.append("No tokenizer was given, so lengths are in characters; `--model NAME` counts tokens.")
-    elif tokens.exact:
+    elif tokens.sample_share is None:
         said.append(f"Tokens are exact, by the tokenizer and chat template of {tokens.tokenizer}.")
     else:
         said.append(
-            f"**Tokens are estimated** from {tokens.measured_rows:,} rows, a fixed {tokens.sample_share:.3g} sample with "
+            f"**Tokens are estimated** from {tokens.measured_rows:,} rows, a fixed {_percent(tokens.sample_share)} sample with "
             f"at least one row of each kind, by the tokenizer and chat template of {tokens.tokenizer}: measured tokens a "
             "character, times the characters of all rows. `--exact` counts every row."
         )
@@ -670,11 +677,13 @@ def _opening(stats: Stats) -> str:
     return " ".join(said)
 
 
-def _table(head: list[str], lines: Iterable[Sequence[str]], *, text_columns: int = 1) -> str:
+def _table(head: list[str], lines: Iterable[Sequence[str]], *, text: Sequence[int] = (0,)) -> str:
+    """Return a Markdown table; the columns in `text` stand to the left, all others are numbers."""
+
     def line(cells: Sequence[str]) -> str:
         return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
 
-    rule = ["---"] * text_columns + ["---:"] * (len(head) - text_columns)
+    rule = ["---" if i in text else "---:" for i in range(len(head))]
     return "\n".join([line(head), line(rule), *map(line, lines)])
 
 
@@ -749,7 +758,7 @@ def _source_table(stats: Stats) -> str:
             cells += [_number(n), _share(n, _sum_of(whole[key[:2]], name))]
         table.append(cells)
     head = ["adapter", "split", "source", *(h for name in measures.values() for h in (name, "share"))]
-    return _table(head, table, text_columns=3)
+    return _table(head, table, text=range(3))
 
 
 def _mixture_table(stats: Stats) -> str:
@@ -763,19 +772,18 @@ def _mixture_table(stats: Stats) -> str:
             cells += [_number(n), _share(n, _sum_of(whole[line.adapter, line.split], name))]
         table.append(cells)
     head = ["adapter", "split", "source", "task", *(h for name in measures.values() for h in (name, "share"))]
-    return _table(head, table, text_columns=4)
+    return _table(head, table, text=range(4))
 
 
 def _length_table(stats: Stats) -> str:
-    marked = stats.tokens_heading
-    head = ["adapter", "task", f"n, rows of {marked}", "median", "p95", "max"]
+    head = ["adapter", "task", "n", *(f"{name}, {stats.tokens_heading}" for name in ("median", "p95", "max"))]
     lines = [
         [x.adapter, x.task, f"{x.n:,}", f"{x.median:,}", f"{x.p95:,}", f"{x.max:,}"] for x in stats.lengths
     ]
     if stats.tokens is not None:
         head.append("paper: median, cl100k_base (EW D.2)")
         lines = [[*cells, PAPER_MEDIAN_TOKENS.get(cells[1], "")] for cells in lines]
-    return _table(head, lines, text_columns=2)
+    return _table(head, lines, text=range(2))
 
 
 def _extracted_parts(stats: Stats) -> list[str]:
@@ -793,7 +801,7 @@ def _extracted_parts(stats: Stats) -> list[str]:
         for kind, held in stats.dimensions.items()
     ]  # fmt: skip
     head = ["kind", "different", "paper: different", "most frequent (characters, or books, that have it)"]
-    return [*parts, _table(head, lines)]
+    return [*parts, _table(head, lines, text=(0, 3))]
 
 
 # --- pictures --------------------------------------------------------------------------------------------
@@ -808,10 +816,11 @@ BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY = (
     "#56B4E9",
 )
 GREY, INK = "#8A8A8A", "#222222"
+_DASHES = (0, (2, 1.5))
 _ADAPTER_COLOURS = {"world_model": BLUE, "character_agent": VERMILLION}
 _LENGTHS, _HISTOGRAMS = "Length of a row per task", "Extracted data at four levels"
 _GENRES, _CLOUDS = "Genres", "Dimensions of the open schema"
-_STYLE = {
+_STYLE: Any = {
     "font.family": "DejaVu Sans",
     "font.size": 11,
     "axes.titlesize": 12,
@@ -841,7 +850,14 @@ def _draw(
     left_out: dict[str, str] = {}
 
     def save(name: str, file: str, figure: Figure) -> None:
-        figure.savefig(folder / file, dpi=150, facecolor="white", metadata={"Software": None})
+        figure.savefig(
+            folder / file,
+            dpi=130,
+            facecolor="white",
+            bbox_inches="tight",
+            pad_inches=0.2,
+            metadata={"Software": None},
+        )
         pictures[name] = file
 
     with matplotlib.rc_context(_STYLE):
@@ -849,7 +865,7 @@ def _draw(
             if tokenizer is None:
                 unit, sample = "characters", ""
             else:
-                unit, sample = "tokens", "" if exact else f", a {share:.3g} sample"
+                unit, sample = "tokens", "" if exact else f", a {_percent(share)} sample"
             rows = sum(cell.rows for cell in count.cells.values())
             save(_LENGTHS, "lengths.png", _draw_lengths(lengths, unit, sample, rows))
         else:
@@ -881,6 +897,7 @@ def _draw(
 def _draw_lengths(lengths: Mapping[tuple[str, str], np.ndarray], unit: str, sample: str, rows: int) -> Figure:
     """One row of a ridge a task, on a common logarithmic axis."""
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
@@ -907,7 +924,7 @@ def _draw_lengths(lengths: Mapping[tuple[str, str], np.ndarray], unit: str, samp
         )
         median, p95 = np.percentile(values, [50, 95])
         axes.plot([median, median], [base, base + 0.86], color=INK, linewidth=1.8)
-        axes.plot([p95, p95], [base, base + 0.5], color=INK, linewidth=1.4, linestyle=(0, (2, 1.5)))
+        axes.plot([p95, p95], [base, base + 0.5], color=INK, linewidth=1.4, linestyle=_DASHES)
         axes.text(
             1.012, base + 0.18, f"{_short(median)} · {_short(p95)} · {_short(values.max())}",
             transform=axes.get_yaxis_transform(), va="bottom", fontsize=10,
@@ -930,15 +947,13 @@ def _draw_lengths(lengths: Mapping[tuple[str, str], np.ndarray], unit: str, samp
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
     axes.grid(axis="x", color="#EEEEEE")
     axes.set_xlabel(f"{unit.capitalize()} per row{sample} (logarithmic; each task scaled to its own peak)")
-    axes.legend(
-        handles=[Patch(facecolor=colour, label=adapter) for adapter, colour in _ADAPTER_COLOURS.items()],
-        loc="upper center", bbox_to_anchor=(0.5, -0.16 if len(lengths) < 5 else -0.1), ncols=2, frameon=False,
-    )  # fmt: skip
+    handles: list[Any] = [Patch(facecolor=colour, label=name) for name, colour in _ADAPTER_COLOURS.items()]
+    handles.append(Line2D([], [], color=INK, linewidth=1.8, label="median"))
+    handles.append(Line2D([], [], color=INK, linewidth=1.4, linestyle=_DASHES, label="p95"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)
     measured = sum(len(values) for values in lengths.values())
     of = f"{measured:,} rows" if measured == rows else f"{measured:,} of {rows:,} rows{sample}"
-    figure.suptitle(
-        f"{unit.capitalize()} per row and task, n = {of}", x=0.01, ha="left", fontsize=14, weight="bold"
-    )
+    _title(figure, f"{unit.capitalize()} per row and task, n = {of}")
     return figure
 
 
@@ -948,19 +963,17 @@ def _short(value: float) -> str:
 
 def _draw_extracted(extracted: _Extracted) -> Figure:
     from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+    from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
-    figure = Figure(figsize=(15, 7.6), layout="constrained")
-    figure.get_layout_engine().set(hspace=0.08, wspace=0.04)  # type: ignore[union-attr]
+    figure = Figure(figsize=(15, 7.6), layout=ConstrainedLayoutEngine(hspace=0.08, wspace=0.04))
     levels = dict.fromkeys(("scenes", "characters", "locations"), BLUE)
     levels |= {"interactions": GREEN, "cast size": GREEN, "profile updates": PURPLE}
     levels |= {"global updates": ORANGE, "location updates": ORANGE}
     for i, (name, values) in enumerate(extracted.values.items()):
         axes: Axes = figure.add_subplot(2, 4, i + 1)
         what, _, holder = name.partition(" per ")
-        axes.set_title(
-            f"{name.capitalize()}\nn = {len(values):,} {holder}{'s' if len(values) != 1 else ''}", loc="left"
-        )
+        axes.set_title(f"{name.capitalize()}\nn = {_plural(len(values), holder)}", loc="left")
         axes.set_xlabel(what.capitalize())
         axes.set_ylabel(f"{holder.capitalize()}s")
         if not values:
@@ -971,28 +984,28 @@ def _draw_extracted(extracted: _Extracted) -> Figure:
         axes.hist(values, bins=_bins(values), color=levels[what], edgecolor="white", linewidth=0.8)
         mean, median = float(np.mean(values)), float(np.median(values))
         axes.axvline(mean, color=INK, linewidth=1.8, label=f"mean {mean:,.1f}")
-        axes.axvline(median, color=INK, linewidth=1.8, linestyle=(0, (2, 1.5)), label=f"median {median:,.1f}")
+        axes.axvline(median, color=INK, linewidth=1.8, linestyle=_DASHES, label=f"median {median:,.1f}")
         axes.legend(frameon=True, framealpha=0.9, edgecolor="none", fontsize=9, loc="upper right")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+        low, high = min(values), max(values)
+        if high - low < 6:
+            axes.set_xlim(low - 0.5 - (6 - high + low) / 2, high + 0.5 + (6 - high + low) / 2)
+            axes.set_xticks(range(low, high + 1))
+        else:
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
         axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
+        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
         axes.set_ylim(0, axes.get_ylim()[1] * 1.18)
         axes.grid(axis="y", color="#EEEEEE")
-    books = f"{extracted.num_books:,} book{'s' if extracted.num_books != 1 else ''}"
-    figure.suptitle(
-        f"Extracted data per book, scene, character and world, n = {books}",
-        x=0.01,
-        ha="left",
-        fontsize=14,
-        weight="bold",
-    )
+    books = _plural(extracted.num_books, "book")
+    _title(figure, f"Extracted data per book, scene, character and world, n = {books}")
     return figure
 
 
-def _bins(values: Sequence[int]) -> np.ndarray:
+def _bins(values: Sequence[int]) -> list[float]:
     """Return edges of at most thirty equal bins that no whole number falls between."""
     low, high = min(values), max(values)
     width = max(1, -(-(high - low + 1) // 30))
-    return np.arange(low, high + width + 1, width) - 0.5
+    return [edge - 0.5 for edge in range(low, high + width + 1, width)]
 
 
 def _draw_genres(extracted: _Extracted) -> Figure:
@@ -1001,15 +1014,10 @@ def _draw_genres(extracted: _Extracted) -> Figure:
 
     tree = extracted.genre_counts()
     books = extracted.num_books
-    colours = dict(
-        zip(
-            (name for name in tree if name),
-            _cycle(BLUE, ORANGE, GREEN, PURPLE, VERMILLION, SKY),
-            strict=False,
-        )
-    )
+    hues = cycle((BLUE, ORANGE, GREEN, PURPLE, VERMILLION, SKY))
+    colours = dict(zip((name for name in tree if name), hues, strict=False))
     colours[""] = GREY
-    figure = Figure(figsize=(11, 8.2), layout="constrained")
+    figure = Figure(figsize=(11, 8))
     axes = figure.add_subplot()
     inner, outer, outer_colours, labels = [], [], [], []
     for coarse, fine in tree.items():
@@ -1043,22 +1051,11 @@ def _draw_genres(extracted: _Extracted) -> Figure:
     axes.legend(
         coarse_wedges,
         [f"{name or 'not given'}: {n} ({n / books:.1%})" for name, n in zip(tree, inner, strict=True)],
-        title="Inner ring: coarse genre", loc="center left", bbox_to_anchor=(1.22, 0.5), frameon=False,
+        title="Inner ring: coarse genre", loc="center left", bbox_to_anchor=(1.3, 0.5), frameon=False,
         alignment="left",
     )  # fmt: skip
-    figure.suptitle(
-        f"Genres, coarse and fine, n = {books:,} book{'s' if books != 1 else ''}",
-        x=0.01,
-        ha="left",
-        fontsize=14,
-        weight="bold",
-    )
+    _title(figure, f"Genres, coarse and fine, n = {_plural(books, 'book')}")
     return figure
-
-
-def _cycle(*colours: str) -> Iterator[str]:
-    while True:
-        yield from colours
 
 
 def _font_path() -> str:
@@ -1077,34 +1074,50 @@ def _drawable(counts: Mapping[str, int]) -> dict[str, int]:
 
 def _draw_clouds(clouds: Mapping[str, Mapping[str, int]], extracted: _Extracted) -> Figure:
     from matplotlib.figure import Figure
-    from wordcloud import WordCloud
 
     titles = {"profile": ("Character profiles", "character"), "global_state": ("Global world states", "book")}
-    figure = Figure(figsize=(8 * len(clouds), 6.2), layout="constrained")
+    figure = Figure(figsize=(8 * len(clouds), 6), layout="constrained")
     for i, (kind, counts) in enumerate(clouds.items()):
-        inks = dict(zip(counts, _cycle("#00507D", "#9A4300", "#00674B", "#8A3A66", "#444444"), strict=False))
-        cloud = WordCloud(
-            width=1200, height=840, background_color="white", font_path=_font_path(), prefer_horizontal=1.0,
-            relative_scaling=0.5, max_words=120, min_font_size=16, max_font_size=130, margin=8, random_state=0,
-            color_func=lambda word, inks=inks, **_: inks[word],
-        ).generate_from_frequencies(dict(counts))  # fmt: skip
+        cloud = _cloud(counts)
         axes = figure.add_subplot(1, len(clouds), i + 1)
         axes.imshow(cloud.to_array(), interpolation="bilinear")
         axes.set_xticks([])
         axes.set_yticks([])
         for spine in axes.spines.values():
-            spine.set_visible(False)
+            spine.set_color("#DDDDDD")
+            spine.set_visible(True)
         title, holder = titles[kind]
-        n = extracted.num_holders[kind]
-        axes.set_title(
-            f"{title}: {len(cloud.words_):,} of {len(extracted.holders[kind]):,} dimensions, n = {n:,} {holder}{'s' if n != 1 else ''}",
-            fontsize=13,
-        )
-    figure.suptitle(
-        "Dimensions of the open schema; larger: more characters, or books, have it",
-        x=0.01,
-        ha="left",
-        fontsize=14,
-        weight="bold",
-    )
+        shown, known = len(cloud.words_), len(extracted.holders[kind])
+        of = f"{known:,}" if shown == known else f"{shown:,} of {known:,}"
+        n = _plural(extracted.num_holders[kind], holder)
+        axes.set_title(f"{title}: {of} dimensions, n = {n}", fontsize=13, loc="left")
+    _title(figure, "Dimensions of the open schema; the larger, the more characters, or books, have it")
     return figure
+
+
+def _cloud(counts: Mapping[str, int]) -> WordCloud:
+    """Return a cloud of the most frequent names in which equal counts have equal sizes, if they fit so."""
+    from wordcloud import WordCloud
+
+    inks = dict(zip(counts, cycle(("#00507D", "#9A4300", "#00674B", "#8A3A66", "#444444")), strict=False))
+    most = dict(list(counts.items())[:100])
+    for largest in (100, 76, 58, 44, 34):
+        cloud = WordCloud(
+            width=1200, height=800, background_color="white", font_path=_font_path(), prefer_horizontal=1.0,
+            relative_scaling=0.6, max_words=len(most), min_font_size=12, max_font_size=largest, font_step=4,
+            margin=10, random_state=0, color_func=lambda word, **_: inks[word],
+        ).generate_from_frequencies(most)  # fmt: skip
+        sizes: dict[float, set[int]] = {}
+        for (_, share), size, *_ in cloud.layout_:
+            sizes.setdefault(share, set()).add(size)
+        if len(cloud.layout_) == len(most) and all(len(found) == 1 for found in sizes.values()):
+            break
+    return cloud
+
+
+def _plural(n: int, noun: str) -> str:
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
+def _title(figure: Figure, text: str) -> None:
+    figure.suptitle(text, x=0.01, ha="left", fontsize=14, weight="bold")

@@ -7,13 +7,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import click
 import typer
 
 from ewtrain.errors import DataError, EwtrainError
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from ewtrain.data.tokenize import ChatTokenizer
 
 app = typer.Typer(
     name="ewtrain",
@@ -29,18 +30,19 @@ Out = Annotated[Path, typer.Option("--out", help="Folder to write.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an earlier result in that folder.")]
 
 
+INTERRUPTED = 130
+
+
 def main() -> None:
     """Run the command; what a user can mend ends in one clear message and exit code 1."""
     try:
-        code = app(standalone_mode=False)
+        app()
     except EwtrainError as error:
         _fail(str(error))
-    except (KeyboardInterrupt, click.Abort):
-        print("Stopped. No unfinished result was left in the output folder.", file=sys.stderr)
-        sys.exit(130)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
+    except SystemExit as end:
+        if end.code == INTERRUPTED:
+            print("Stopped: nothing unfinished was left that looks finished.", file=sys.stderr)
+        raise
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
             raise
@@ -49,8 +51,6 @@ def main() -> None:
         )
         where = f" ({error.filename})" if error.filename else ""
         _fail(f"{what}{where}: nothing was finished. Free space or choose another --out, and run again.")
-    else:
-        sys.exit(code if isinstance(code, int) else 0)
 
 
 def _fail(message: str) -> None:
@@ -144,7 +144,8 @@ def import_coser(
         raise DataError("No *.json file in these folders. Name CoSER's book files.")
     if len(files) > 1 and (book_id or title or author):
         raise DataError("--book-id, --title and --author name one book. Import the files one by one.")
-    console, written = _console(), {}
+    console = _console()
+    written: dict[str, Path] = {}
     books = [
         read_coser(f, book_id=book_id, title=title, author=author, profiles_as_initial=profiles_as_initial)
         for f in files
@@ -237,6 +238,100 @@ def print_build(manifest: dict[str, Any], out: Path) -> None:
         console.print(f"- {sentence}", markup=False, soft_wrap=True)
 
 
+def _tokenizer(model: str) -> ChatTokenizer:
+    """Return the tokenizer and chat template with which a recipe trains."""
+    from ewtrain.configs import load_config
+    from ewtrain.train.model import load_tokenizer, resolve_model
+
+    config = load_config(model, adapter="world_model")
+    return load_tokenizer(resolve_model(config.base_model, config.base_revision), config.chat_template)
+
+
+@app.command()
+def show(
+    data: Annotated[Path, typer.Argument(help="A folder that `ewtrain build` made.")],
+    row_id: Annotated[
+        str | None, typer.Option("--id", help="Id of the row; without it, one row of each task.")
+    ] = None,
+    adapter: Annotated[
+        Literal["world_model", "character_agent"] | None, typer.Option(help="Where to look.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Show the tokens of this model.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a page instead; one row only.")] = None,
+) -> None:
+    """Show rows as the model reads them, supervised tokens in colour."""
+    from ewtrain.data.show import find_row, first_rows, row_html, show_row
+
+    rows = [find_row(data, row_id, adapter)] if row_id or adapter else first_rows(data)
+    tokenizer = _tokenizer(model) if model else None
+    if html is not None:
+        html.write_text(row_html(rows[0], tokenizer), encoding="utf-8")
+        _console().print(f"{html}: {rows[0].id}", markup=False, soft_wrap=True)
+        return
+    console = _console()
+    for row in rows:
+        console.print(show_row(row, tokenizer))
+
+
+@app.command()
+def stats(
+    data: Annotated[Path, typer.Argument(help="A folder that `ewtrain build` made.")],
+    model: Annotated[
+        str | None, typer.Option(help="Count the tokens of this model; characters without it.")
+    ] = None,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Tokenise every row instead of a 5% sample.")
+    ] = False,
+    timelines: Annotated[
+        list[Path] | None,
+        typer.Option(help="The timelines of the build, for the pictures of what was extracted."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder to write; DATA/stats by default.")] = None,
+) -> None:
+    """Write the paper's Tables 6 and 8 for this corpus, the realised mixture, and pictures."""
+    from data_builders.stats import write_stats
+
+    with _Bar() as bar:
+        written = write_stats(
+            data,
+            out,
+            tokenizer=_tokenizer(model) if model else None,
+            exact=exact,
+            timelines=timelines,
+            progress=bar,
+        )
+    folder, console = out or data / "stats", _console()
+    console.print(
+        f"{folder / 'stats.md'}, stats.json and {len(written.pictures)} pictures",
+        markup=False,
+        soft_wrap=True,
+    )
+    for name, reason in written.left_out.items():
+        console.print(f"- no {name}: {reason}", markup=False, soft_wrap=True)
+
+
+@app.command()
+def export(
+    data: Annotated[Path, typer.Argument(help="A folder that `ewtrain build` made.")],
+    out: Out,
+    formats: Annotated[
+        str, typer.Option(help="Which, with commas between: jsonl, sharegpt.")
+    ] = "jsonl,sharegpt",
+    overwrite: Overwrite = False,
+) -> None:
+    """Write rows as JSON Lines, and as ShareGPT with the entry that LLaMA-Factory reads."""
+    from data_builders.export import export as run_export
+    from data_builders.export import sentences
+
+    with _Bar() as bar:
+        written = run_export(data, out, formats=formats.split(","), overwrite=overwrite, progress=bar)
+    console = _console()
+    for file in written:
+        console.print(f"{out / file.format / file.file}: {file.rows:,} rows", markup=False, soft_wrap=True)
+    for sentence in sentences(written):
+        console.print(f"- {sentence}", markup=False, soft_wrap=True)
+
+
 @app.command()
 def sft(
     adapter: Annotated[
@@ -256,8 +351,7 @@ def sft(
     from ewtrain.configs import load_config
     from ewtrain.train.sft import train_sft
 
-    settings = load_config(model, config, [f"adapter={adapter}", *(overrides or [])])
-    train_sft(settings, data, out)
+    train_sft(load_config(model, config, overrides or [], adapter=adapter), data, out)
 
 
 @app.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -15,7 +16,8 @@ Kind = Literal["thought", "speech", "action"]
 CONTROL_STRING = re.compile(r"<\|[^|<>\n]*\|>|</?think>|<SCENE_END>|===Segment Start===")
 
 _OPEN = {"[": "thought", "(": "action"}
-_CLOSE = {"[": "]", "(": ")"}
+_OPENER = re.compile(r"[\[(]")
+_BRACKETS = {"[": re.compile(r"[\[\]]"), "(": re.compile(r"[()]")}
 
 
 @dataclass(frozen=True)
@@ -30,12 +32,13 @@ class Part:
 
 def _partners(content: str, opener: str) -> dict[int, int]:
     """Return the position of each opener's closing bracket, counting brackets of that kind alone."""
-    closer, stack, partners = _CLOSE[opener], [], {}
-    for i, char in enumerate(content):
-        if char == opener:
-            stack.append(i)
-        elif char == closer and stack:
-            partners[stack.pop()] = i
+    stack: list[int] = []
+    partners: dict[int, int] = {}
+    for bracket in _BRACKETS[opener].finditer(content):
+        if bracket[0] == opener:
+            stack.append(bracket.start())
+        elif stack:
+            partners[stack.pop()] = bracket.start()
     return partners
 
 
@@ -53,11 +56,8 @@ def parse_parts(content: str) -> list[Part]:
         if at > speech_from:
             parts.append(Part("speech", speech_from, at))
 
-    while i < len(content):
-        char = content[i]
-        if char not in _OPEN:
-            i += 1
-            continue
+    while opener := _OPENER.search(content, i):
+        i, char = opener.start(), opener[0]
         end_speech(i)
         partner = partners[char].get(i)
         if partner is None:
@@ -81,6 +81,7 @@ def control_strings(text: str) -> list[str]:
     return CONTROL_STRING.findall(text)
 
 
+@functools.lru_cache(maxsize=256)  # a scene's turns, each asked for by every member of its cast
 def without_thoughts(content: str) -> str:
     """Return the turn as others perceive it: thoughts cut out, what stays joined by one space, stripped.
 

@@ -123,6 +123,7 @@ class Run:
             path.rename(self.dir / path.name)
         folder.rmdir()
         self._update(status="finished", ended=_now(), results=results)
+        (self.dir / "run.lock").unlink(missing_ok=True)  # the status now refuses a second run
 
     def __enter__(self) -> Self:
         return self

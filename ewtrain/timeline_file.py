@@ -41,7 +41,7 @@ class Report:
     notices: list[Fault] = field(default_factory=list)
 
 
-class _RepeatedKeys(dict):
+class _RepeatedKeys(dict[str, Any]):
     """A JSON object that held a key twice; `keys_twice` names them."""
 
     keys_twice: tuple[str, ...] = ()
@@ -62,11 +62,22 @@ def _decompress(path: Path) -> bytes:
     if path.name.endswith(".gz"):
         return gzip.decompress(raw)
     if path.name.endswith(".zst"):
-        import zstandard
-
-        with zstandard.ZstdDecompressor().stream_reader(raw) as reader:
-            return reader.read()
+        return _unzstd(raw)
     return raw
+
+
+def _unzstd(raw: bytes) -> bytes:
+    """Return the content of every zstd frame; a cut frame is an EOFError, not a short text."""
+    import zstandard
+
+    parts: list[bytes] = []
+    while raw:
+        frame = zstandard.ZstdDecompressor().decompressobj()
+        parts.append(frame.decompress(raw))
+        if not frame.eof:
+            raise EOFError
+        raw = frame.unused_data
+    return b"".join(parts)
 
 
 def read_json(path: Path) -> Any:
@@ -347,9 +358,9 @@ class _Checker:
             self._needs("character_update", initial.get("short_description"), f"{path}.short_description")
             self._short_description(initial.get("short_description"), f"{path}.short_description")
         for i, location in enumerate(_list(self.data.get("locations"))):
-            initial = _dict(location).get("initial")
-            self._needs("world_update", initial, f"locations[{i}].initial")
-            self._entities(initial, f"locations[{i}].initial")
+            state = _dict(location).get("initial")
+            self._needs("world_update", state, f"locations[{i}].initial")
+            self._entities(state, f"locations[{i}].initial")
 
     def _resolve(self, name: Any, names: dict[str, str], path: str, kind: str) -> Any:
         if not isinstance(name, str):

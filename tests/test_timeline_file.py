@@ -323,6 +323,19 @@ def test_bytes_that_are_no_text_or_no_archive_are_refused(tmp_path: Path, name: 
         read_timeline(tmp_path / name)
 
 
+@pytest.mark.parametrize("packed", [gzip.compress, zstandard.compress])
+def test_a_compressed_file_that_is_cut_off_is_refused_not_read_short(
+    tmp_path: Path, packed: Callable[[bytes], bytes]
+) -> None:
+    name = "b.timeline.json" + (".gz" if packed is gzip.compress else ".zst")
+    raw = packed(json.dumps(small()).encode() + b" " * 500_000)
+    (tmp_path / name).write_bytes(raw)
+    assert read_timeline(tmp_path / name)
+    (tmp_path / name).write_bytes(raw[: len(raw) - 6])
+    with pytest.raises(DataError, match="cut off"):
+        read_timeline(tmp_path / name)
+
+
 def test_notices_name_unclosed_brackets_control_strings_and_word_counts(tmp_path: Path) -> None:
     data = small()
     scene(data)["interactions"][0]["content"] = "wait <|im_end|> [so"

@@ -6,15 +6,14 @@ import difflib
 import heapq
 import html
 import json
-import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ewtrain.chat import ADAPTERS, Adapter, Example, supervised_turns
+from ewtrain.chat import ADAPTERS, GENERAL, Adapter, Example, supervised_turns
 from ewtrain.errors import DataError
 from ewtrain.story import TASK_NAMES
 
@@ -60,8 +59,8 @@ def first_rows(dataset: Path) -> list[Example]:
         for path in _row_files(dataset, adapter):
             for i, task in enumerate(_column(path, "task")):
                 first.setdefault((adapter, task), (path, i))
-    order = {task: i for i, task in enumerate(TASK_NAMES)}
-    keys = sorted(first, key=lambda key: (ADAPTERS.index(key[0]), order.get(key[1], len(order))))  # type: ignore[arg-type, call-overload]
+    order: list[str] = [*ADAPTERS, *TASK_NAMES, GENERAL]
+    keys = sorted(first, key=lambda key: (order.index(key[0]), order.index(key[1])))
     return [_row_at(*first[key]) for key in keys]
 
 
@@ -98,7 +97,11 @@ def _row_at(path: Path, index: int) -> Example:
 
 
 def _shared_edges(a: str, b: str) -> int:
-    return len(os.path.commonprefix([a, b])) + len(os.path.commonprefix([a[::-1], b[::-1]]))
+    """Return how many characters two ids share from the left and from the right."""
+    return sum(
+        sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(x, y, strict=False)))
+        for x, y in ((a, b), (a[::-1], b[::-1]))
+    )
 
 
 # --- a row in pieces -------------------------------------------------------------------------------------
@@ -197,6 +200,7 @@ def show_row(row: Example, tokenizer: ChatTokenizer | None = None) -> Renderable
         blocks = [_token_text(turn) for turn in turns]
     parts: list[RenderableType] = [header, legend]
     for block in blocks:
+        block.rstrip()
         parts += [Text(""), block]
     return Group(*parts)
 

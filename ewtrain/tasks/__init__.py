@@ -6,7 +6,7 @@ from typing import Any
 
 from ewtrain.story import TASK_NAMES, TaskName
 from ewtrain.tasks.answers import ParseError
-from ewtrain.tasks.base import MAX_ANSWER_TOKENS, WORDINGS, Budget, Prompt, PromptTooLong, Task
+from ewtrain.tasks.base import WORDINGS, Budget, Prompt, PromptTooLong, Task
 from ewtrain.tasks.character_update import CharacterUpdate
 from ewtrain.tasks.interaction_gen import InteractionGen
 from ewtrain.tasks.location_scenario import LocationScenario
@@ -38,7 +38,6 @@ TASKS: dict[TaskName, Task[Any, Any]] = {
 assert tuple(TASKS) == TASK_NAMES
 
 __all__ = [
-    "MAX_ANSWER_TOKENS",
     "TASKS",
     "WORDINGS",
     "Budget",

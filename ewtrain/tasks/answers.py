@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any, Literal
 
+_encode = json.JSONEncoder(ensure_ascii=False).encode
+
 ErrorKind = Literal["not_json", "wrong_shape", "not_allowed"]
 
 
@@ -18,7 +20,7 @@ class ParseError(Exception):
 
 def dumps(value: Any) -> str:
     """Return JSON in the one spacing that xgrammar's compact mode produces (", " and ": ", no line breaks)."""
-    return json.dumps(value, ensure_ascii=False)
+    return _encode(value)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -19,17 +19,6 @@ from ewtrain.tasks.sections import block
 
 WORDINGS = 4
 
-# Default limits of an answer in tokens (contract section 2); a setting of the recipe.
-MAX_ANSWER_TOKENS: dict[TaskName, int] = {
-    "next_character": 64,
-    "scene_cast": 256,
-    "motivation_update": 256,
-    "location_scenario": 512,
-    "interaction_gen": 512,
-    "world_update": 4096,
-    "character_update": 4096,
-}
-
 
 class TaskInput(StoryModel):
     """What a task's prompt is made of. Texts are as the reader may see them: nothing hidden is in it."""

@@ -136,7 +136,7 @@ class PlaceDescription(StoryModel):
     def of(cls, name: str, where: Place) -> PlaceDescription:
         """Return a place's current top-level description, or its standing one where the state has none."""
         current = where.state.description if where.state else ""
-        return cls.model_construct(name=name, description=current or where.description)
+        return cls(name=name, description=current or where.description)
 
 
 def places(title: str, descriptions: Sequence[PlaceDescription]) -> str:
@@ -173,7 +173,7 @@ def described(
 ) -> list[CastMember]:
     """Return people as others know them at this point, in the order of `names`."""
     return [
-        CastMember.model_construct(
+        CastMember(
             name=name,
             short_description=characters[name].short_description,
             motivation=motivations.get(name) if motivations else None,
@@ -185,12 +185,12 @@ def described(
 def place_of(state: StoryState, location: str | None) -> ScenePlace:
     """Return where a scene plays; unrecorded if its source knows no places at all."""
     recorded = location is not None or bool(state.locations) or "location_scenario" in state.provides
-    return ScenePlace.model_construct(name=location, state=state.location_state(location), recorded=recorded)
+    return ScenePlace(name=location, state=state.location_state(location), recorded=recorded)
 
 
 def role_of(state: StoryState, name: str, motivation: str | None) -> Role:
     own = state.characters[name]
-    return Role.model_construct(
+    return Role(
         name=name,
         profile=own.profile,
         hidden_tracker=own.hidden_tracker,

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from peft import PeftModel
 from tqdm import tqdm
@@ -113,7 +114,7 @@ def _train(config: SFTRunConfig, data: Path, run: Run, say: Callable[[str], None
         data_collator=PadCollator(pad_id(chat)),
         train_dataset=rows.select_columns(["input_ids", "labels"]),
         processing_class=chat.hf,
-        callbacks=[Progress(run)],
+        callbacks=[Progress(run, say)],
     )
     trainer.remove_callback(ProgressCallback)
     trainer.remove_callback(PrinterCallback)
@@ -200,16 +201,17 @@ def trainer_arguments(config: SFTRunConfig, out: Path, *, on_gpu: bool) -> SFTCo
 
 
 class Progress(TrainerCallback):
-    """A progress bar, the run's log, and a stop at the first loss that is no number."""
+    """A progress bar (where no one watches, some ten lines), the run's log, and a stop at a loss that is no number."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, say: Callable[[str], None]) -> None:
         self.run = run
+        self.say = say
         self.bar: tqdm[Any] | None = None
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
-        self.bar = tqdm(total=state.max_steps, desc="train", unit="step", dynamic_ncols=True)
+        self.bar = tqdm(total=state.max_steps, desc="train", unit="step", dynamic_ncols=True, disable=None)
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
@@ -235,8 +237,10 @@ class Progress(TrainerCallback):
                 f"step {state.global_step}: the loss is {loss}. Lower learning_rate, or look at the rows "
                 "with `ewtrain show`."
             )
-        if self.bar is not None:
+        if self.bar is not None and not self.bar.disable:
             self.bar.set_postfix(loss=f"{loss:.3f}")
+        elif state.global_step % max(1, state.max_steps // 10) == 0:
+            self.say(f"step {state.global_step} of {state.max_steps}: loss {loss:.3f}")
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
@@ -261,7 +265,6 @@ def mean_loss(trainer: SFTTrainer, rows: Dataset) -> float:
     model.eval()
     total, count = 0.0, 0
     for inputs in trainer.get_eval_dataloader(rows.select_columns(["input_ids", "labels"])):
-        inputs = trainer._prepare_inputs(inputs)
         supervised = int((inputs["labels"][:, 1:] != IGNORED).sum())
         with trainer.compute_loss_context_manager():
             total += float(trainer.compute_loss(model, inputs)) * supervised
@@ -351,7 +354,8 @@ def task_fingerprints(prepared: Prepared) -> dict[Any, str]:
 
 def sample(rows: Dataset, most: int, seed: int) -> Dataset:
     """Return at most so many rows, the same ones every time."""
-    return rows.shuffle(seed=seed).select(range(min(most, len(rows))))
+    order = np.random.default_rng(seed).permutation(len(rows))[:most]
+    return rows.select(sorted(order), keep_in_memory=True)  # else datasets writes its choice beside the rows
 
 
 def pad_id(chat: ChatTokenizer) -> int:
