@@ -197,7 +197,9 @@ def write_stats(
             mixture=manifest["settings"]["mixture"],
             tokens=_token_source(count, tokenizer, exact, sample_share),
             overview=_overview(manifest, count, snapshots, extracted),
-            mixture_lines=[cell.line(key) for key, cell in sorted(count.cells.items(), key=_in_order)],
+            mixture_lines=[
+                cell.line(key, exact=exact) for key, cell in sorted(count.cells.items(), key=_in_order)
+            ],
             lengths=list(count.length_lines()),
             extracted=extracted.spreads() if extracted is not None else None,
             dimensions=extracted.dimension_counts() if extracted is not None else None,
@@ -261,28 +263,23 @@ class _Cell:
     num_chosen: int = 0
     stand_in: tuple[int, _Row] | None = None  # measured if the sample takes none of the cell
 
-    def line(self, key: Key) -> MixtureLine:
+    def line(self, key: Key, *, exact: bool) -> MixtureLine:
+        # Characters are known of every row, so a sample need only say how many tokens a character makes.
+        scale = 1.0 if exact else self.characters / max(1, self.measured_characters)
+        supervised_scale = (
+            1.0 if exact else self.supervised_characters / max(1, self.measured_supervised_characters)
+        )
+        measured = self.measured_tokens > 0
         return MixtureLine(
             **key._asdict(),
             rows=self.rows,
             assistant_turns=self.assistant_turns,
             characters=self.characters,
             supervised_characters=self.supervised_characters,
-            measured_rows=len(self.lengths) if self.measured_tokens else 0,
-            tokens=_scaled(self.measured_tokens, self.characters, self.measured_characters),
-            supervised_tokens=_scaled(
-                self.measured_supervised_tokens,
-                self.supervised_characters,
-                self.measured_supervised_characters,
-            ),
+            measured_rows=len(self.lengths) if measured else 0,
+            tokens=round(self.measured_tokens * scale) if measured else None,
+            supervised_tokens=round(self.measured_supervised_tokens * supervised_scale) if measured else None,
         )
-
-
-def _scaled(tokens: int, characters: int, measured_characters: int) -> int | None:
-    """Return the tokens of all rows: characters are known of each, so only tokens a character is estimated."""
-    if measured_characters == 0:
-        return None
-    return round(tokens * characters / measured_characters)
 
 
 @dataclass
@@ -430,10 +427,10 @@ def _compare(dataset: Path, manifest: dict[str, Any], count: _Count) -> None:
         )
     said = {key: Counter(numbers) for key, numbers in _leaves(manifest["counts"])}
     wrong = []
-    for key in sorted(said.keys() | found.keys()):
-        here, there = found.get(key, Counter()), said.get(key, Counter())
+    for place in sorted(said.keys() | found.keys()):
+        here, there = found.get(place, Counter()), said.get(place, Counter())
         wrong += [
-            f"{' '.join(key)}: {name} are {here[name]:,}, the manifest counts {there[name]:,}"
+            f"{' '.join(place)}: {name} are {here[name]:,}, the manifest counts {there[name]:,}"
             for name in ("rows", "assistant_turns", "characters")
             if here[name] != there[name]
         ]
@@ -643,8 +640,8 @@ def _markdown(stats: Stats) -> str:
             ),
             _task_table(stats),
             f"## Mixture: rows, {stats.tokens_heading}",
-            _source_table(stats),
-            _mixture_table(stats),
+            _mixture_table(stats, "adapter", "split", "source"),
+            _mixture_table(stats, "adapter", "split", "source", "task"),
             f"## Length of a row in {stats.tokens_heading}",
             _length_table(stats),
             *_extracted_parts(stats),
@@ -669,11 +666,12 @@ def _opening(stats: Stats) -> str:
             f"at least one row of each kind, by the tokenizer and chat template of {tokens.tokenizer}: measured tokens a "
             "character, times the characters of all rows. `--exact` counts every row."
         )
-    for kind, refused in tokens.refused.items() if tokens is not None else ():
-        said.append(
-            f"{refused['count']:,} measured rows cannot be tokenised ({kind}), such as {', '.join(refused['examples'])}; "
-            "they are in no token figure."
-        )
+    if tokens is not None:
+        for kind, refused in tokens.refused.items():
+            said.append(
+                f"{_plural(refused['count'], 'row')} cannot be tokenised ({kind}), such as "
+                f"{', '.join(refused['examples'])}: left out of the {'tokens' if tokens.exact else 'sample'}."
+            )
     return " ".join(said)
 
 
@@ -737,42 +735,24 @@ def _sum_of(lines: Iterable[MixtureLine], name: str) -> int | None:
     return None if None in parts else sum(parts)
 
 
-def _grouped(
-    lines: Sequence[MixtureLine], key: Callable[[MixtureLine], tuple[str, ...]]
-) -> dict[tuple[str, ...], list[MixtureLine]]:
-    groups: dict[tuple[str, ...], list[MixtureLine]] = {}
-    for line in lines:
-        groups.setdefault(key(line), []).append(line)
-    return groups
+def _mixture_table(stats: Stats, *by: str) -> str:
+    """The realised mixture by some of adapter, split, source and task; shares are of an adapter's split."""
 
+    def grouped(*fields: str) -> dict[tuple[str, ...], list[MixtureLine]]:
+        groups: dict[tuple[str, ...], list[MixtureLine]] = {}
+        for line in stats.mixture_lines:
+            groups.setdefault(tuple(getattr(line, name) for name in fields), []).append(line)
+        return groups
 
-def _source_table(stats: Stats) -> str:
-    """The realised mixture: what each source gives to an adapter's split."""
-    measures = _mixture_measures(stats)
-    whole = _grouped(stats.mixture_lines, lambda line: (line.adapter, line.split))
-    table = []
-    for key, lines in _grouped(stats.mixture_lines, lambda x: (x.adapter, x.split, x.source)).items():
+    measures, whole, table = _mixture_measures(stats), grouped("adapter", "split"), []
+    for key, lines in grouped(*by).items():
         cells = [*key]
         for name in measures:
             n = _sum_of(lines, name)
             cells += [_number(n), _share(n, _sum_of(whole[key[:2]], name))]
         table.append(cells)
-    head = ["adapter", "split", "source", *(h for name in measures.values() for h in (name, "share"))]
-    return _table(head, table, text=range(3))
-
-
-def _mixture_table(stats: Stats) -> str:
-    measures = _mixture_measures(stats)
-    whole = _grouped(stats.mixture_lines, lambda line: (line.adapter, line.split))
-    table = []
-    for line in stats.mixture_lines:
-        cells = [line.adapter, line.split, line.source, line.task]
-        for name in measures:
-            n = getattr(line, name)
-            cells += [_number(n), _share(n, _sum_of(whole[line.adapter, line.split], name))]
-        table.append(cells)
-    head = ["adapter", "split", "source", "task", *(h for name in measures.values() for h in (name, "share"))]
-    return _table(head, table, text=range(4))
+    head = [*by, *(h for name in measures.values() for h in (name, "share"))]
+    return _table(head, table, text=range(len(by)))
 
 
 def _length_table(stats: Stats) -> str:
