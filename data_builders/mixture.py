@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -150,7 +151,8 @@ class Planner:
     def __init__(self, plan: Plan, mixture: Mixture) -> None:
         self.plan = plan
         self.mixture = mixture
-        self._keys: dict[TaskName, list[tuple[int, int]]] = {}
+        # The validation keys and the balance keys of each task's rows, in step.
+        self._keys: dict[TaskName, tuple[array[int], array[int]]] = {}
 
     def add(self, timeline: Timeline) -> None:
         plan, provides = self.plan, set(timeline.provides)
@@ -165,19 +167,20 @@ class Planner:
                 plan.dropped.add(fault, step.id)
                 plan.absent.add(step.id)
             else:
-                keys = plan.validation_key(step), plan.balance_key(step)
-                self._keys.setdefault(step.task, []).append(keys)
+                held_out, balance = self._keys.setdefault(step.task, (array("Q"), array("Q")))
+                held_out.append(plan.validation_key(step))
+                balance.append(plan.balance_key(step))
 
     @property
     def num_candidates(self) -> int:
-        return sum(map(len, self._keys.values()))
+        return sum(len(held_out) for held_out, _ in self._keys.values())
 
     def finish(self) -> Plan:
         """Settle the draws that need the whole corpus."""
         for adapter in ADAPTERS:
             tasks = [task for task in self._keys if TASKS[task].adapter == adapter]
             if self.plan.validation_by == "row" and tasks:
-                held_out_first = sorted(key for task in tasks for key, _ in self._keys[task])
+                held_out_first = sorted(key for task in tasks for key in self._keys[task][0])
                 self.plan.last_validation_key[adapter] = held_out_first[tenth(len(held_out_first)) - 1]
             if self.mixture == "balanced":
                 self._balance(adapter, tasks)
@@ -186,7 +189,14 @@ class Planner:
     def _balance(self, adapter: Adapter, tasks: list[TaskName]) -> None:
         """Draw every task of an adapter down to its smallest that has rows (EW-B), in train only."""
         last_held_out = self.plan.last_validation_key.get(adapter, 0)
-        train = {t: sorted(balance for held, balance in self._keys[t] if held > last_held_out) for t in tasks}
+        train = {
+            task: sorted(
+                balance
+                for held_out, balance in zip(*self._keys[task], strict=True)
+                if held_out > last_held_out
+            )
+            for task in tasks
+        }
         smallest = min((len(keys) for keys in train.values() if keys), default=0)
         for task, keys in train.items():
             if keys:

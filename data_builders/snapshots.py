@@ -44,9 +44,7 @@ def take_snapshots(timeline: Timeline, kind: BookKind, seed: int) -> Iterator[Sn
             yield freeze(state, style, scene.index, "ood" if kind == "ood" else "id")
 
 
-def freeze(
-    state: StoryState, style: StyleExamples, after_scene: int, kind: Literal["id", "ood"]
-) -> Snapshot:
+def freeze(state: StoryState, style: StyleExamples, after_scene: int, kind: Literal["id", "ood"]) -> Snapshot:
     """Return a state as a snapshot; `after_scene` -1 is a book's beginning."""
     return Snapshot(
         snapshot_id=f"{state.book.book_id}-{after_scene}",

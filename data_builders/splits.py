@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from data_builders.walk import rank
 from ewtrain.errors import DataError
-from ewtrain.timeline_file import read_json, shape_faults
+from ewtrain.json_file import read_json, shape_faults
 
 BookKind = Literal["train_only", "train_test", "ood"]
 ValidationBy = Literal["scene", "row", "book"]

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from ewtrain.errors import DataError, Fault
 from ewtrain.story import Timeline
-from ewtrain.timeline_file import SUFFIXES, Report, load_timeline
+from ewtrain.timeline_check import Report
+from ewtrain.timeline_file import SUFFIXES, load_timeline
 
 
 def find_timelines(paths: Iterable[Path]) -> list[Path]:

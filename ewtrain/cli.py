@@ -327,7 +327,7 @@ def export(
         written = run_export(data, out, formats=formats.split(","), overwrite=overwrite, progress=bar)
     console = _console()
     for file in written:
-        console.print(f"{out / file.format / file.file}: {file.rows:,} rows", markup=False, soft_wrap=True)
+        console.print(f"{out / file.file}: {file.rows:,} rows", markup=False, soft_wrap=True)
     for sentence in sentences(written):
         console.print(f"- {sentence}", markup=False, soft_wrap=True)
 

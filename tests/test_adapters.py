@@ -21,8 +21,11 @@ from ewtrain.adapters import (
 from ewtrain.errors import AdapterMismatchError, CheckFailed
 
 # Contract section 3.
-FIELDS = """format_version adapter base_model base_revision base_config_hash chat_template_hash end_of_turn_ids
-max_length lora max_answer_tokens tasks data_manifest_hash git_revision settings metrics weights_hash""".split()
+FIELDS = [
+    "format_version", "adapter", "base_model", "base_revision", "base_config_hash", "chat_template_hash",
+    "end_of_turn_ids", "max_length", "lora", "max_answer_tokens", "tasks", "data_manifest_hash", "git_revision",
+    "settings", "metrics", "weights_hash",
+]  # fmt: skip
 
 SHAPES = {
     "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight": (4, 8),

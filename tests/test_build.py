@@ -381,7 +381,7 @@ def test_two_books_with_one_id_are_both_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["missing", "empty"])
 def test_no_timeline_at_all_is_an_error(tmp_path: Path, name: str) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match="no such file|no timeline in this folder"):
+    with pytest.raises(DataError, match=r"no such file|no timeline in this folder"):
         build([tmp_path / name], tmp_path / "out", BuildSettings())
 
 

@@ -12,7 +12,17 @@ import pytest
 from conftest import ROOT
 
 LAYERS = [
-    {"story", "content", "replay", "chat", "errors", "configs", "timeline_file"},
+    {
+        "story",
+        "content",
+        "replay",
+        "chat",
+        "errors",
+        "configs",
+        "json_file",
+        "timeline_check",
+        "timeline_file",
+    },
     {"tasks", "judges"},
     {"adapters", "runs", "client", "data"},
     {"rewards", "simulation", "evaluation"},

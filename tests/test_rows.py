@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -345,7 +346,7 @@ def test_the_samples_exercise_every_kind_of_turn_scene_and_state(path: Any) -> N
     assert any(person.aliases for person in timeline.characters)
     for person in timeline.characters:
         updates = [s.character_updates[person.name] for s in scenes if person.name in s.character_updates]
-        for before, after in zip(updates, updates[1:], strict=False):
+        for before, after in pairwise(updates):
             if before.hidden_tracker and after.profile:
                 break
         else:

@@ -19,7 +19,7 @@ from data_builders.write import RowWriter, read_rows
 from ewtrain.chat import ADAPTERS, Example, supervised_turns
 from ewtrain.data.tokenize import ChatTokenizer
 from ewtrain.errors import DataError
-from ewtrain.timeline_file import read_json
+from ewtrain.json_file import read_json
 
 QWEN = ChatTokenizer(toy_tokenizer("qwen2.5"))
 SPLITS = ("train", "validation")
@@ -274,6 +274,19 @@ def test_figure_6_counts_what_the_timelines_hold(full):
         "global updates per book": (2, sum("global_state" in turn for turn in turns)),
         "location updates per location": (10, sum("location_state" in turn for turn in turns)),
     }
+    people: dict[tuple[str, str], str] = {}
+    for book in books:
+        aliases = {alias: c["name"] for c in book["characters"] for alias in [c["name"], *c["aliases"]]}
+        told = [(c["name"], c["initial"]["profile"]) for c in book["characters"]]
+        told += [
+            (n, u.get("profile") or "") for s in book["scenes"] for n, u in s["character_updates"].items()
+        ]
+        for name, profile in told:
+            key = book["book"]["book_id"], aliases[name]
+            people[key] = people.get(key, "") + "\n" + profile
+    for dimension in ("Fear", "Guilt", "Gift"):
+        having = sum(f"\n**{dimension}**\n" in profile for profile in people.values())
+        assert stats.dimensions["profile"][dimension] == having > 0
     assert stats.genres == {"Adventure": {"Sea": 1}, "Mystery": {"Snowbound Hotel": 1}}
 
 

@@ -333,7 +333,7 @@ def test_llama_3_2_writes_todays_date_and_is_refused():
 def test_a_tokenizer_without_a_template_is_refused_with_a_way_out():
     tokenizer = toy_tokenizer("qwen2.5")
     tokenizer.chat_template = None
-    with pytest.raises(ConfigError, match="no chat template.*qwen3"):
+    with pytest.raises(ConfigError, match=r"no chat template.*qwen3"):
         ChatTokenizer(tokenizer)
 
 

@@ -23,7 +23,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 def test_the_wheel_holds_every_data_file_of_the_packages(wheel: Path) -> None:
     tracked = subprocess.run(
-        ["git", "ls-files", "ewtrain", "data_builders", "recipes"], cwd=ROOT, capture_output=True, text=True, check=True
+        ["git", "ls-files", "ewtrain", "data_builders", "recipes"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout.splitlines()
     assert tracked
     assert set(tracked) <= set(zipfile.ZipFile(wheel).namelist())
@@ -31,7 +35,9 @@ def test_the_wheel_holds_every_data_file_of_the_packages(wheel: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
-def test_the_wheel_in_a_fresh_environment_runs_the_demo_outside_the_clone(wheel: Path, tmp_path: Path) -> None:
+def test_the_wheel_in_a_fresh_environment_runs_the_demo_outside_the_clone(
+    wheel: Path, tmp_path: Path
+) -> None:
     venv.create(tmp_path / "venv", with_pip=True)
     python = tmp_path / "venv" / "bin" / "python"
     lock = ROOT / "requirements" / "lock.txt"

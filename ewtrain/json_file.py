@@ -1,0 +1,143 @@
+"""JSON from files, and what pydantic refused of it, as faults with a place."""
+
+from __future__ import annotations
+
+import difflib
+import gzip
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from ewtrain.errors import DataError, Fault
+
+
+class RepeatedKeys(dict[str, Any]):
+    """A JSON object that held a key twice; `keys_twice` names them."""
+
+    keys_twice: tuple[str, ...] = ()
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) == len(pairs):
+        return made
+    seen: set[str] = set()
+    repeated = RepeatedKeys(made)
+    repeated.keys_twice = tuple(dict.fromkeys(k for k, _ in pairs if k in seen or seen.add(k)))  # type: ignore[func-returns-value]
+    return repeated
+
+
+def _decompress(path: Path) -> bytes:
+    raw = path.read_bytes()
+    if path.name.endswith(".gz"):
+        return gzip.decompress(raw)
+    if path.name.endswith(".zst"):
+        return _unzstd(raw)
+    return raw
+
+
+def _unzstd(raw: bytes) -> bytes:
+    """Return the content of every zstd frame; a cut frame is an EOFError, not a short text."""
+    import zstandard
+
+    parts: list[bytes] = []
+    while raw:
+        frame = zstandard.ZstdDecompressor().decompressobj()
+        parts.append(frame.decompress(raw))
+        if not frame.eof:
+            raise EOFError
+        raw = frame.unused_data
+    return b"".join(parts)
+
+
+def read_json(path: Path) -> Any:
+    """Return the JSON of a file (`.gz` and `.zst` too); DataError says why it is none."""
+    try:
+        raw = _decompress(path)
+    except IsADirectoryError:
+        raise DataError(
+            f"{path}: is a folder. Name a file in it, or the folder to `ewtrain build`."
+        ) from None
+    except OSError as error:  # gzip.BadGzipFile is one
+        raise DataError(
+            f"{path}: cannot be read ({error.strerror or error}). Fetch or write it again."
+        ) from None
+    except EOFError:
+        raise DataError(f"{path}: the compressed file is cut off. Fetch or write it again.") from None
+    except Exception as error:
+        if type(error).__name__ != "ZstdError":
+            raise
+        raise DataError(f"{path}: not a zstd file ({error}). Fetch or write it again.") from None
+    if not raw.strip():
+        raise DataError(f"{path}: the file is empty. Fetch or write it again.")
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path}: not UTF-8 (byte {error.object[error.start]:#04x} at {error.start}). Convert it to UTF-8."
+        ) from None
+    start = text.lstrip()[:200].lower()
+    if start.startswith(("<!doctype", "<html", "<?xml", "<head", "<body")):
+        raise DataError(
+            f"{path}: a web page, not JSON (it starts with {start[:15]!r}). Download the file again."
+        )
+    try:
+        return json.loads(text, object_pairs_hook=_object)
+    except json.JSONDecodeError as error:
+        cut = " The file seems cut off." if error.pos >= len(text.rstrip()) - 1 else ""
+        raise DataError(
+            f"{path}: not JSON: {error.msg} at line {error.lineno}, column {error.colno}.{cut} Write it again."
+        ) from None
+    except RecursionError:
+        raise DataError(f"{path}: JSON nested too deeply to be a timeline. Write it again.") from None
+
+
+def _dotted(location: Iterable[str | int]) -> str:
+    path = ""
+    for step in location:
+        path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else str(step)
+    return path
+
+
+def brief(value: Any) -> str:
+    text = ascii(value) if isinstance(value, str) and not value.isprintable() else repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def shape_faults(error: ValidationError, file: str, model: type[BaseModel]) -> list[Fault]:
+    """Return one fault for each place where a pydantic model refused the data."""
+    keys = sorted(_keys_of(model))
+    faults = []
+    for item in error.errors(include_url=False):
+        path, kind, last = _dotted(item["loc"]), item["type"], str(item["loc"][-1]) if item["loc"] else ""
+        if kind == "missing":
+            faults.append(Fault(file, path, "is missing", "Add it"))
+        elif kind == "extra_forbidden":
+            near = difflib.get_close_matches(last, keys, n=1)
+            right = f"Did you mean {near[0]!r}?" if near else "Remove it"
+            faults.append(Fault(file, path, "is no key of the format", right))
+        else:
+            faults.append(Fault(file, path, f"found {brief(item['input'])}", item["msg"]))
+    return faults
+
+
+def _keys_of(model: type[BaseModel], seen: set[type] | None = None) -> set[str]:
+    seen = seen if seen is not None else set()
+    if model in seen:
+        return set()
+    seen.add(model)
+    keys = set(model.model_fields)
+    for info in model.model_fields.values():
+        for inner in _models_in(info.annotation):
+            keys |= _keys_of(inner, seen)
+    return keys
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in getattr(annotation, "__args__", ()):
+        yield from _models_in(argument)
