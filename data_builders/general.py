@@ -1,16 +1,13 @@
 """General chat data to normalised rows, each kept once, and what an adapter draws (contract section 3).
 
-A row is kept or refused for a reason, never repaired by guessing, and every row is counted. In reports a row
-is called `file:line` in a text file, `file:index` or `hub/id:index` (from 0) in a table.
+Every row is kept, or counted by the reason it was refused for.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,46 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from ewtrain.chat import GENERAL, Adapter, Example, Message, Role, TrainOn, assistant, system, user
+from data_builders.chat_dialects import Refused, normalise
+from data_builders.general_files import open_source
+from ewtrain.chat import GENERAL, Adapter, Example, Message, TrainOn
 from ewtrain.errors import DataError
-
-ROLES: dict[str, Role] = {
-    "system": "system",
-    "developer": "system",
-    "user": "user",
-    "human": "user",
-    "assistant": "assistant",
-    "gpt": "assistant",
-    "chatgpt": "assistant",
-    "bot": "assistant",
-}
-TOOL_ROLES = (
-    "tool",
-    "tool_call",
-    "tool_calls",
-    "tool_response",
-    "tool_result",
-    "tool_results",
-    "function",
-    "function_call",
-    "function_response",
-    "observation",
-    "ipython",
-)
-MESSAGE_FIELDS = ("messages", "conversations", "conversation")
-WEIGHT_FIELDS = ("weight", "loss_weight", "loss")
-TOOL_FIELDS = ("tool_calls", "function_call")
-# What a row or a message holds beside its text; leaving it out would change what the text answers.
-ROW_PARTS = ("images", "image", "videos", "audios")
-MESSAGE_PARTS = ("reasoning_content", "thinking", "images", "image")
-
-FILE_KINDS = ".jsonl, .json (these also .gz or .zst) or .parquet"
-_FILE_NAME = re.compile(r"(?P<stem>.*?)(?P<kind>\.jsonl|\.json|\.parquet)(\.gz|\.zst)?", re.IGNORECASE)
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-HUB_NAMES = {"allenai/tulu-3-sft-mixture": "tulu3"}
-PASS_LOCAL = "Pass a local file or folder of chat rows with --general PATH."
 
 _canonical_json = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode
 _SCHEMA = pa.schema(
@@ -69,23 +31,8 @@ _SCHEMA = pa.schema(
         ("messages", pa.large_string()),
     ]
 )
-_BATCH = 4096
+_BATCH_ROWS = 4096
 _STRICT_LISTED = 20
-
-
-class Refused(Exception):
-    """A row that cannot be trained on: a short reason to count by, and where and why in this row."""
-
-    def __init__(self, reason: str, detail: str) -> None:
-        super().__init__(f"{reason}: {detail}")
-        self.reason = reason
-        self.detail = detail
-
-
-class Normalised(NamedTuple):
-    messages: list[Message]
-    train_on: TrainOn
-    notes: list[str]
 
 
 class GeneralRow(NamedTuple):
@@ -109,308 +56,6 @@ class Draw(NamedTuple):
     passes: int
     shortfall: int
     set_aside: int = 0
-
-
-# --- one row ---------------------------------------------------------------------------------------------
-
-
-def normalise(raw: object) -> Normalised:
-    """Return a row's messages: one leading system message at most, then user and assistant in turn.
-
-    Reads `messages` (role, content), ShareGPT (`conversations`: from, value) and pairs (`conversation`:
-    human, assistant), each with an optional `system` beside it. `notes` names what was changed:
-    `system_merged`, `empty_system_dropped`, `trailing_user_turn_cut`, and `tools_ignored` where the row
-    lists tools and calls none. Anything else raises `Refused`.
-    """
-    if not isinstance(raw, dict):
-        raise Refused("not_an_object", f"the row is {_kind(raw)}, wanted an object")
-    for key in ROW_PARTS:
-        if raw.get(key):
-            raise Refused("content_part", f"the row has '{key}'; only text can be read")
-    notes: list[str] = []
-    systems: list[str] = []
-    turns: list[Message] = []
-    weights: list[int] = []
-    system_in_place = True
-    for where, role, content, weight in _turns(raw):
-        if role == "system":
-            if content:
-                system_in_place = system_in_place and not systems and not turns
-                systems.append(content)
-            elif "empty_system_dropped" not in notes:
-                notes.append("empty_system_dropped")
-            continue
-        if not content:
-            raise Refused("empty_content", f"{where} says nothing")
-        if turns and turns[-1]["role"] == role:
-            raise Refused("consecutive_roles", f"{where} is a second {role} turn in a row")
-        if role == "assistant":
-            if not turns:
-                raise Refused("assistant_first", f"{where} is an assistant turn that nothing came before")
-            weights.append(weight)
-        turns.append(user(content) if role == "user" else assistant(content))
-    if not weights:
-        raise Refused("no_assistant_turn", "no assistant turn, so nothing to train on")
-    if turns[-1]["role"] == "user":
-        turns.pop()
-        notes.append("trailing_user_turn_cut")
-    if systems:
-        turns.insert(0, system("\n\n".join(systems)))
-        if not system_in_place:
-            notes.append("system_merged")
-    if raw.get("tools") not in (None, "", "[]", []):
-        notes.append("tools_ignored")
-    return Normalised(turns, _train_on(weights), notes)
-
-
-def _turns(raw: dict[str, Any]) -> Iterator[tuple[str, Role, str, int]]:
-    """Yield each turn's place in the row, role, stripped content and weight."""
-    if raw.get("system") is not None:
-        yield "'system'", "system", _content("'system'", raw["system"]), 1
-    for field in MESSAGE_FIELDS:
-        messages = raw.get(field)
-        if messages is not None and messages != []:
-            break
-    else:
-        fields = repr(list(raw))[:80]
-        raise Refused("no_messages", f"the row has {fields}, wanted one of {', '.join(MESSAGE_FIELDS)}")
-    if not isinstance(messages, list):
-        raise Refused("bad_type", f"'{field}' is {_kind(messages)}, wanted a list")
-    for i, message in enumerate(messages):
-        where = f"{field}[{i}]"
-        if not isinstance(message, dict):
-            raise Refused("bad_type", f"{where} is {_kind(message)}, wanted an object")
-        weight = _weight(where, message)
-        for role, content in _said(message):
-            yield where, _role(where, role, message), _content(where, content), weight
-
-
-def _said(message: dict[str, Any]) -> list[tuple[Any, Any]]:
-    """Return the (role, content) pairs of a message: one, or several where its keys are the roles."""
-    role = _first(message, "role", "from")
-    if role is None:
-        # In the order of ROLES, the human first: a table's columns may stand in any order.
-        pairs = [(key, message[key]) for key in (*ROLES, *TOOL_ROLES) if message.get(key) is not None]
-        if pairs:
-            return pairs
-    return [(role, _first(message, "content", "value"))]
-
-
-def _role(where: str, role: object, message: dict[str, Any]) -> Role:
-    if role is None:
-        raise Refused("unknown_role", f"{where} has no role")
-    if not isinstance(role, str):
-        raise Refused("bad_type", f"{where} has a role that is {_kind(role)}, wanted text")
-    name = role.strip().lower()
-    if name in TOOL_ROLES:
-        raise Refused("tool_role", f"{where} has the role {role!r}")
-    if name not in ROLES:
-        raise Refused("unknown_role", f"{where} has the role {role[:40]!r}; known are {', '.join(ROLES)}")
-    for key in TOOL_FIELDS:
-        if message.get(key):
-            raise Refused("tool_role", f"{where} has '{key}'")
-    for key in MESSAGE_PARTS:
-        if message.get(key):
-            raise Refused("content_part", f"{where} has '{key}'; only text can be read")
-    return ROLES[name]
-
-
-def _content(where: str, content: object) -> str:
-    if content is None:
-        return ""
-    if isinstance(content, list):
-        content = "".join(_part(f"{where} part {i}", part) for i, part in enumerate(content))
-    if not isinstance(content, str):
-        raise Refused("bad_type", f"{where} says {_kind(content)}, wanted text or a list of text parts")
-    if "</think>" in content:
-        raise Refused("think_tag", f"{where} contains </think>, before which some chat templates delete")
-    try:
-        content.encode()
-    except UnicodeEncodeError as e:
-        raise Refused("lone_surrogate", f"{where} has half a character at {e.start}") from e
-    return content.strip()
-
-
-def _part(where: str, part: object) -> str:
-    if isinstance(part, str):
-        return part
-    if not isinstance(part, dict):
-        raise Refused("bad_type", f"{where} is {_kind(part)}, wanted an object")
-    if (part.get("type") or "text") != "text":
-        raise Refused("content_part", f"{where} is {str(part['type'])[:40]!r}; only text can be read")
-    text = _first(part, "text", "value")
-    if not isinstance(text, str):
-        raise Refused("bad_type", f"the text of {where} is {_kind(text)}, wanted text")
-    return text
-
-
-def _weight(where: str, message: dict[str, Any]) -> int:
-    weight = 1
-    for key in WEIGHT_FIELDS:
-        value = message.get(key)
-        if value is None:
-            continue
-        if not isinstance(value, int | float) or value not in (0, 1):
-            raise Refused("message_weight", f"{where} has {key} {str(value)[:20]!r}, wanted 0 or 1")
-        weight = min(weight, int(value))
-    return weight
-
-
-def _train_on(weights: list[int]) -> TrainOn:
-    """Return what the assistant turns' weights ask for, where `train_on` can say it."""
-    if all(weights):
-        return "all"
-    if weights[-1] and not any(weights[:-1]):
-        return "last"
-    raise Refused("message_weight", f"assistant turns weigh {weights}; wanted all 1, or the last alone")
-
-
-def _first(record: dict[str, Any], *keys: str) -> Any:
-    """Return the first value that is not null: a table fills the fields of other dialects with nulls."""
-    return next((record[key] for key in keys if record.get(key) is not None), None)
-
-
-def _kind(value: object) -> str:
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return "a number"
-    kinds = {dict: "an object", list: "a list", str: "text", bool: "a boolean", type(None): "null"}
-    return kinds.get(type(value), f"a {type(value).__name__}")
-
-
-# --- files and the Hub -----------------------------------------------------------------------------------
-
-
-def _file_kind(path: Path) -> str | None:
-    match = _FILE_NAME.fullmatch(path.name)
-    return match["kind"].lower() if match else None
-
-
-def _source_name(name: str) -> str:
-    """Return the name that stands in row ids; `ew` belongs to the rows made from timelines."""
-    match = _FILE_NAME.fullmatch(name)
-    stem = re.sub(r"[^a-z0-9_-]+", "-", (match["stem"] if match else name).lower()).strip("-")
-    return stem if stem not in ("", "ew") else GENERAL
-
-
-def _local_files(folder: Path) -> tuple[list[Path], list[str]]:
-    """Return a folder's data files in order, and the names of the other files; hidden ones are neither."""
-    files, ignored = [], []
-    for path in sorted(folder.rglob("*"), key=lambda p: p.relative_to(folder).as_posix()):
-        relative = path.relative_to(folder)
-        if not path.is_file() or any(part.startswith(".") for part in relative.parts):
-            continue
-        if _file_kind(path):
-            files.append(path)
-        else:
-            ignored.append(relative.as_posix())
-    return files, ignored
-
-
-def _file_rows(path: Path, name: str) -> Iterator[tuple[str, object]]:
-    """Yield (row id, row) of one file; a line that is no JSON comes as the `Refused` that says so."""
-    readers = {".jsonl": _jsonl_rows, ".json": _json_rows, ".parquet": _parquet_rows}
-    kind = _file_kind(path) or ""
-    empty = True
-    try:
-        for place, row in readers[kind](path):
-            empty = False
-            yield f"{name}:{place}", row
-    except (OSError, pa.ArrowException, UnicodeDecodeError) as e:
-        raise DataError(f"{path}: cannot be read as {kind}: {e}. Download or write the file again.") from e
-    if empty:
-        raise DataError(f"{path}: the file holds no rows. Write it again, or remove it.")
-
-
-def _open(path: Path) -> io.BufferedReader:
-    # Arrow's stream notices a file that was cut off; zstandard's ends there as if all were well.
-    packed = {".gz": "gzip", ".zst": "zstd"}.get(path.suffix.lower())
-    return io.BufferedReader(pa.input_stream(os.fspath(path), compression=packed))
-
-
-def _jsonl_rows(path: Path) -> Iterator[tuple[int, object]]:
-    first = True
-    with _open(path) as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            if first:
-                _refuse_html(path, line)
-                first = False
-            try:
-                yield number, json.loads(line)
-            except (ValueError, RecursionError) as e:
-                yield number, Refused("not_json", f"{e}"[:120])
-
-
-def _json_rows(path: Path) -> Iterator[tuple[int, object]]:
-    """Yield the elements of a file's list, or its values one after another, with the line each begins on."""
-    with _open(path) as file:
-        data = file.read()
-    _refuse_html(path, data)
-    decode = json.JSONDecoder().raw_decode
-    line, counted = 1, 0
-    try:
-        text = data.decode("utf-8-sig", "surrogatepass")
-        del data
-        at = _skip_blank(text, 0)
-        is_list = text.startswith("[", at)
-        if is_list:
-            at = _skip_blank(text, at + 1)
-        while at < len(text) and not (is_list and text[at] == "]"):
-            # One value at a time: a long list as objects takes many times the memory of its text.
-            value, end = decode(text, at)
-            line, counted = line + text.count("\n", counted, at), at
-            yield line, value
-            at = _skip_blank(text, end)
-            if is_list and text.startswith(",", at):
-                at = _skip_blank(text, at + 1)
-            elif is_list and not text.startswith("]", at):
-                raise json.JSONDecodeError("Expecting ',' or ']'", text, at)
-        if is_list and _skip_blank(text, at + 1) != len(text):
-            raise json.JSONDecodeError("Extra data", text, at + 1)
-    except (ValueError, RecursionError) as e:
-        raise DataError(f"{path}: no JSON: {e}. Mend it; one row a line belongs in a .jsonl file.") from e
-
-
-def _skip_blank(text: str, at: int) -> int:
-    while at < len(text) and text[at] in " \t\r\n":
-        at += 1
-    return at
-
-
-def _parquet_rows(path: Path) -> Iterator[tuple[int, object]]:
-    index = 0
-    with pq.ParquetFile(path) as file:
-        for batch in file.iter_batches(batch_size=_BATCH):
-            for row in batch.to_pylist():
-                yield index, row
-                index += 1
-
-
-def _refuse_html(path: Path, start: bytes) -> None:
-    if start.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"<":
-        raise DataError(f"{path}: a web page and no chat rows, perhaps a failed download. Download it again.")
-
-
-def _hub_rows(hub_id: str) -> Iterator[tuple[str, object]]:
-    import datasets  # a second to import, and only needed here
-
-    try:
-        dataset = datasets.load_dataset(hub_id, split="train", streaming=False)
-    except (OSError, ValueError, datasets.exceptions.DatasetsError) as e:
-        raise DataError(
-            f"{hub_id}: no such file or folder, and the Hugging Face Hub did not give it: {e}. {PASS_LOCAL}"
-        ) from e
-    index = 0
-    for table in dataset.with_format("arrow").iter(batch_size=_BATCH):
-        for row in table.to_pylist():
-            yield f"{hub_id}:{index}", row
-            index += 1
-    if not index:
-        raise DataError(f"{hub_id}: its train split holds no rows. {PASS_LOCAL}")
-
-
-# --- the pool --------------------------------------------------------------------------------------------
 
 
 class GeneralPool:
@@ -457,40 +102,18 @@ class GeneralPool:
         messages were seen before is refused as `duplicate`, which `strict` allows. `progress` is told the
         number of rows read so far.
         """
-        path = Path(source)
-        files: list[Path] = []
-        ignored: list[str] = []
-        rows: Iterator[tuple[str, object]]
-        if path.is_dir():
-            name = _source_name(path.resolve().name)
-            files, ignored = _local_files(path)
-            if not files:
-                raise DataError(f"{path}: no file in this folder is {FILE_KINDS}. {PASS_LOCAL}")
-            rows = (row for file in files for row in _file_rows(file, file.relative_to(path).as_posix()))
-        elif path.exists():
-            name = _source_name(path.name)
-            if not _file_kind(path):
-                raise DataError(f"{path}: not a kind of file that can be read; wanted {FILE_KINDS}.")
-            files = [path]
-            rows = _file_rows(path, path.name)
-        elif HUB_ID.fullmatch(str(source)) and not _file_kind(path):
-            name = HUB_NAMES.get(str(source)) or _source_name(path.name)
-            rows = _hub_rows(str(source))
-        else:
-            raise DataError(f"{path}: no such file or folder. {PASS_LOCAL}")
-
+        found = open_source(source)
         work_dir.mkdir(parents=True, exist_ok=True)
-        out = work_dir / f"{name}.arrow"
+        out = work_dir / f"{found.name}.arrow"
         # An earlier pool may still have `out` mapped: a file is put in its place, never written over.
         partial = out.with_suffix(".partial")
         try:
-            report = _write_rows(rows, partial, strict, progress)
+            report = _write_rows(found.rows, partial, strict, progress)
             os.replace(partial, out)
         finally:
             partial.unlink(missing_ok=True)
-        base = path if path.is_dir() else path.parent
-        names = [file.relative_to(base).as_posix() for file in files]
-        return cls(out, {"source": name, "files": names, "ignored_files": ignored, **report})
+        about = {"source": found.name, "files": found.files, "ignored_files": found.ignored_files}
+        return cls(out, {**about, **report})
 
 
 def _write_rows(
@@ -541,7 +164,7 @@ def _write_rows(
                 conversation = int(_digest(_canonical_json(row.messages[1:])), 16)
             batch.append((digest, conversation, row.train_on, text))
             kept += 1
-            if len(batch) == _BATCH:
+            if len(batch) == _BATCH_ROWS:
                 flush()
         flush()
     if progress:
@@ -564,9 +187,6 @@ def _write_rows(
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-# --- what an adapter draws -------------------------------------------------------------------------------
 
 
 def draw(

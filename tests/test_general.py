@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from data_builders.general import Draw, GeneralPool, Refused, draw, general_example, normalise
+from data_builders.chat_dialects import Refused, normalise
+from data_builders.general import Draw, GeneralPool, draw, general_example
 from ewtrain.chat import supervised_turns
 from ewtrain.errors import DataError
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from data_builders.importers.coser import ImportedBook, import_coser
+from data_builders.importers.coser import import_coser
+from data_builders.importers.report import ImportedBook
 from ewtrain.errors import ConfigError, DataError
 from ewtrain.story import CharacterState, Timeline
 from ewtrain.timeline_file import check_timeline, read_timeline, write_timeline

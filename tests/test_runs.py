@@ -1,6 +1,7 @@
 """A run's folder: never reused by mistake, never finished-looking before it is."""
 
 import json
+from pathlib import Path
 
 import pytest
 import yaml
@@ -28,6 +29,22 @@ def test_a_finished_run_has_its_results_config_and_versions(tmp_path):
     assert record["results"] == {"loss": 0.5} and record["versions"] and "git_revision" in record
     assert yaml.safe_load((out / "config.yaml").read_text())["lora"]["r"] == 64
     assert json.loads((out / "metrics.jsonl").read_text())["loss"] == 0.5
+
+
+def test_the_file_that_says_all_is_there_comes_last(tmp_path, monkeypatch):
+    moved = []
+    rename = Path.rename
+
+    def watched(self, target):
+        moved.append(self.name)
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", watched)
+    with start_run(tmp_path, CONFIG) as run:
+        for name in ("a-manifest", "weights", "template"):
+            (run.unfinished / name).write_text("")
+        run.finish(last="a-manifest")
+    assert moved[-1] == "a-manifest" and len(moved) == 3
 
 
 def test_a_finished_folder_is_refused(tmp_path):

@@ -14,7 +14,8 @@ from toy_tokenizers import toy_tokenizer
 
 from data_builders.build import BuildSettings, build
 from data_builders.export import export
-from data_builders.stats import Stats, dimensions, write_stats
+from data_builders.stats import Stats, write_stats
+from data_builders.stats_books import dimensions
 from data_builders.write import RowWriter, read_rows
 from ewtrain.chat import ADAPTERS, Example, supervised_turns
 from ewtrain.data.tokenize import ChatTokenizer

@@ -236,29 +236,23 @@ def test_the_trainers_loss_is_the_plain_mean_over_supervised_tokens(data, tmp_pa
 
 
 def test_tok_h09_a_model_that_learned_one_row_stops_at_the_end_of_turn(tmp_path, tiny, chat):
-    """The base's own stop id is another: only what was trained can end the turn."""
-    row = general_row("character_agent", [user("Who goes there?"), assistant("A friend.")])
+    """The base's own stop id is another: only what was trained, and the template's id, can end the turn."""
+    specimen = SPECIMENS["interaction_gen"][-1]
+    row = task_row("interaction_gen", specimen.input, specimen.target)
     prepared = prepare(write_rows(tmp_path / "d", "character_agent", [row], [row]), tmp_path, chat)
+    settings = config("max_steps=40", "learning_rate=2e-2", "warmup_ratio=0", "gradient_accumulation_steps=1")
     model = lora_model(tiny)
     model.generation_config.eos_token_id = chat.hf.convert_tokens_to_ids("<|endoftext|>")
     trainer = sft_module.SFTTrainer(
         model=model,
-        args=sft_module.trainer_arguments(
-            config("max_steps=60", "learning_rate=2e-2", "warmup_ratio=0", "gradient_accumulation_steps=1"),
-            tmp_path, on_gpu=False,
-        ),
+        args=sft_module.trainer_arguments(settings, tmp_path, on_gpu=False),
         data_collator=PadCollator(0),
         train_dataset=prepared.rows("train"),
         processing_class=chat.hf,
-    )  # fmt: skip
+    )
     trainer.train()
-    prompt = torch.tensor([chat.encode_prompt([user("Who goes there?")])])
-    model.eval()
-    output = model.generate(
-        input_ids=prompt, attention_mask=torch.ones_like(prompt), do_sample=False, max_new_tokens=40,
-        eos_token_id=chat.end_of_turn_ids, pad_token_id=0,
-    )  # fmt: skip
-    assert chat.decode(output[0, prompt.shape[1] :].tolist()) == "A friend.<|im_end|>"
+    turn = generate_turn(model, chat, prepared.rows("validation"), settings)
+    assert turn == {"id": row.id, "gold": "Well?", "generated": "Well?"}
 
 
 def test_the_generated_turn_starts_from_a_served_prompt_and_is_bounded(data, tmp_path, tiny, chat):

@@ -294,7 +294,7 @@ def _task_and_input(path: Path, example: Example) -> tuple[Any, Any]:
     if example.task not in TASKS or example.input is None:
         missing = "no input" if example.task in TASKS else f"the unknown task {example.task!r}"
         raise DataError(f"{path}: row {example.id} has {missing}. Build the rows again with this ewtrain.")
-    task = TASKS[example.task]  # type: ignore[index]
+    task = TASKS[example.task]
     try:
         return task, task.Input.model_validate_json(example.input)
     except ValidationError as error:
