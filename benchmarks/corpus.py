@@ -346,7 +346,7 @@ class Writer:
 
     def place_state(self) -> dict[str, Any]:
         """Return a flat or a grouped location state."""
-        state: dict[str, Any] = {"description": self.prose(58)}
+        state: dict[str, Any] = {"description": self.prose(53)}
         if self.rng.random() < 0.6:
             return {**state, "important_entities": self.entities(6, 25)}
         subs = [
@@ -387,9 +387,9 @@ def _actors(rng: random.Random, cast: list[str], previous: list[str]) -> list[st
     """Return who acts: rarely Environment or a group, never the set that acted just before."""
     while True:
         kind = rng.random()
-        if kind < 0.035 or (len(cast) == 1 and previous == cast):
+        if kind < 0.02 or (len(cast) == 1 and previous == cast):
             actors = [ENVIRONMENT]
-        elif kind < 0.06 and len(cast) > 1:
+        elif kind < 0.03 and len(cast) > 1:
             actors = sorted(rng.sample(cast, rng.randint(2, min(3, len(cast)))), key=cast.index)
         else:
             actors = _drawn(rng, cast, 1)

@@ -7,13 +7,13 @@ one of each. Rows that train their last turn alone therefore stand in files of t
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any, Literal, get_args
 
-from data_builders.build import manifest_hash, read_manifest
+from data_builders.build import Progress, manifest_hash, read_manifest
 from data_builders.mixture import SPLITS, Split
 from data_builders.write import read_rows, whole_folder, write_json
 from ewtrain.chat import ADAPTERS, Adapter, Example, supervised_turns
@@ -22,7 +22,7 @@ from ewtrain.errors import ConfigError, DataError
 Format = Literal["jsonl", "sharegpt"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 REPORT = "export.json"
-Progress = Callable[[str, int, int], None]
+
 
 _FROM = {"system": "system", "user": "human", "assistant": "gpt"}
 _FIELDS = tuple(Example.model_fields)

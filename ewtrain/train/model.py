@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ewtrain.adapters import base_config_hash
 from ewtrain.data.tokenize import ChatTokenizer
 from ewtrain.errors import ConfigError
-from ewtrain.train.small_models import smollm2_model, tiny_model
+from ewtrain.train.small_models import Say, smollm2_model, tiny_model
 
 if TYPE_CHECKING:
     import torch
@@ -31,10 +31,10 @@ class ResolvedModel:
     config_hash: str
 
 
-def resolve_model(base_model: str, base_revision: str | None = None) -> ResolvedModel:
+def resolve_model(base_model: str, base_revision: str | None = None, *, say: Say = print) -> ResolvedModel:
     """Return the model that the settings name: a folder, a Hub id, or one that ewtrain makes itself."""
     if base_model in _MADE:
-        folder = _MADE[base_model]()
+        folder = _MADE[base_model](say)
         return ResolvedModel(base_model, str(folder), None, _folder_config_hash(folder))
     folder = Path(base_model).expanduser()
     if folder.is_dir():

@@ -43,7 +43,7 @@ from ewtrain.train.model import add_lora, choose_attention, load_base_model, loa
 if TYPE_CHECKING:
     from datasets import Dataset
 
-_FIXED_BATCH = 8  # rows
+_MOST_FIXED_ROWS = 16
 
 
 def train_sft(
@@ -74,7 +74,7 @@ def _train(config: SFTRunConfig, data: Path, run: Run, say: Callable[[str], None
     if message:
         say(message)
 
-    base = resolve_model(config.base_model, config.base_revision)
+    base = resolve_model(config.base_model, config.base_revision, say=say)
     chat = load_tokenizer(base, config.chat_template)
 
     prepared = prepare_rows(
@@ -107,7 +107,8 @@ def _train(config: SFTRunConfig, data: Path, run: Run, say: Callable[[str], None
 
     rows = prepared.rows("train")
     held_out = sample(prepared.rows("validation"), config.max_eval_rows, config.seed)
-    fixed_batch = sample(rows, _FIXED_BATCH, config.seed)
+    batch_size = config.per_device_train_batch_size * config.gradient_accumulation_steps
+    fixed_batch = sample(rows, min(batch_size, _MOST_FIXED_ROWS), config.seed)
     trainer = SFTTrainer(
         model=model,
         args=trainer_arguments(config, run.dir, on_gpu=on_gpu),

