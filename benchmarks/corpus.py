@@ -26,280 +26,52 @@ SEED = 886
 
 # Spreads (sigma of a log-normal) that turn the means above into the medians of EW Figure 6: 160 scenes,
 # 43 characters, 25 locations a book.
-SCENES_SPREAD, CHARACTERS_SPREAD, LOCATIONS_SPREAD, TURNS_SPREAD = 0.4, 0.85, 0.78, 0.5
+SCENES_SPREAD, CHARACTERS_SPREAD, LOCATIONS_SPREAD, TURNS_SPREAD = 0.4, 0.82, 0.78, 0.5
 
 CAST_SIZES = {1: 10, 2: 30, 3: 27, 4: 16, 5: 9, 6: 5, 8: 3}  # mean 3.1: EW Table 8's 24,977 / 7,958
 CHANGE_RATE = 6_357 / 108_831  # EW Table 8: (14,315 - 7,958) changing interactions of 108,831
 
-_COMMON = [
-    "the",
-    "of",
-    "and",
-    "a",
-    "to",
-    "in",
-    "he",
-    "she",
-    "it",
-    "was",
-    "that",
-    "his",
-    "her",
-    "with",
-    "had",
-    "as",
-    "for",
-    "on",
-    "at",
-    "not",
-    "but",
-    "they",
-    "be",
-    "by",
-    "from",
-    "were",
-    "which",
-    "all",
-    "this",
-    "have",
-    "would",
-    "when",
-    "there",
-    "out",
-    "who",
-    "what",
-    "their",
-    "then",
-    "into",
-    "could",
-    "one",
-    "no",
-    "so",
-    "up",
-    "him",
-    "some",
-    "more",
-    "said",
-    "now",
-    "down",
-    "before",
-    "over",
-    "time",
-    "like",
-    "only",
-    "after",
-    "little",
-    "two",
-    "than",
-    "old",
-    "about",
-    "any",
-    "other",
-    "its",
-    "where",
-    "through",
-    "hand",
-    "came",
-    "long",
-    "back",
-    "way",
-    "again",
-    "head",
-    "eye",
-    "never",
-    "night",
-    "house",
-    "door",
-    "still",
-    "day",
-    "own",
-    "went",
-    "must",
-    "face",
-    "without",
-    "while",
-    "made",
-    "room",
-    "upon",
-    "let",
-    "thing",
-    "life",
-    "think",
-    "long",
-    "place",
-    "nothing",
-    "seem",
-    "turn",
-    "stand",
-    "light",
-    "under",
-    "against",
-    "word",
-    "always",
-]
-_STEMS = [
-    "harbour",
-    "lantern",
-    "quarrel",
-    "merchant",
-    "orchard",
-    "whisper",
-    "velvet",
-    "shadow",
-    "bargain",
-    "carriage",
-    "kitchen",
-    "sermon",
-    "ledger",
-    "timber",
-    "feather",
-    "hollow",
-    "garden",
-    "widow",
-    "soldier",
-    "furnace",
-    "marble",
-    "cellar",
-    "tavern",
-    "letter",
-    "river",
-    "bridge",
-    "market",
-    "weather",
-    "silver",
-    "copper",
-    "thunder",
-    "winter",
-    "summer",
-    "corner",
-    "shutter",
-    "candle",
-    "barrel",
-    "anchor",
-    "compass",
-    "stranger",
-    "servant",
-    "captain",
-    "cousin",
-    "brother",
-    "sister",
-    "daughter",
-    "husband",
-    "doctor",
-    "lawyer",
-    "teacher",
-    "painter",
-    "sailor",
-    "farmer",
-    "murmur",
-    "linger",
-    "tremble",
-    "gather",
-    "wander",
-    "follow",
-    "answer",
-    "wonder",
-    "remember",
-    "consider",
-    "measure",
-    "promise",
-    "deliver",
-    "suffer",
-    "conceal",
-    "forgive",
-    "surrender",
-    "astonish",
-    "hesitate",
-    "persuade",
-    "reproach",
-    "venture",
-    "abandon",
-    "endure",
-    "resent",
-    "admire",
-    "despise",
-    "inherit",
-    "squander",
-    "bewilder",
-    "smoulder",
-    "flicker",
-    "glimmer",
-    "clatter",
-    "shiver",
-    "stammer",
-    "scatter",
-]
+
+def _items(text: str, separator: str | None = None) -> list[str]:
+    return text.split(separator)
+
+
+_COMMON = _items(
+    "the of and a to in he she it was that his her with had as for on at not but they be by from were "
+    "which all this have would when there out who what their then into could one no so up him some more "
+    "said now down before over time like only after little two than old about any other its where through "
+    "hand came long back way again head eye never night house door still day own went must face without "
+    "while made room upon let thing life think long place nothing seem turn stand light under against "
+    "word always"
+)
+_STEMS = _items(
+    "harbour lantern quarrel merchant orchard whisper velvet shadow bargain carriage kitchen sermon "
+    "ledger timber feather hollow garden widow soldier furnace marble cellar tavern letter river bridge "
+    "market weather silver copper thunder winter summer corner shutter candle barrel anchor compass "
+    "stranger servant captain cousin brother sister daughter husband doctor lawyer teacher painter sailor "
+    "farmer murmur linger tremble gather wander follow answer wonder remember consider measure promise "
+    "deliver suffer conceal forgive surrender astonish hesitate persuade reproach venture abandon endure "
+    "resent admire despise inherit squander bewilder smoulder flicker glimmer clatter shiver stammer "
+    "scatter"
+)
 _ENDINGS = ("", "s", "ed", "ing", "er", "ly", "ish", "less")
 WORDS = (*_COMMON, *(stem + ending for ending, stem in product(_ENDINGS, _STEMS)))
 _WORD_WEIGHTS = list(accumulate(1 / (rank + 8) for rank in range(len(WORDS))))  # Zipf's law
 
-_SYLLABLES = [
-    "ar",
-    "bel",
-    "cor",
-    "dan",
-    "el",
-    "fen",
-    "gar",
-    "hal",
-    "is",
-    "jor",
-    "kes",
-    "lor",
-    "mar",
-    "nel",
-    "os",
-    "per",
-    "quin",
-    "ros",
-    "sel",
-    "tor",
-    "ul",
-    "ver",
-    "wil",
-    "yar",
-]
-_FIRST_NAMES = tuple((a + b).capitalize() for a, b in product(_SYLLABLES, _SYLLABLES) if a != b)
-_PLACES = [
-    "House",
-    "Quay",
-    "Inn",
-    "Chapel",
-    "Mill",
-    "Road",
-    "Garden",
-    "Court",
-    "Cellar",
-    "Bridge",
-    "Market",
-    "Tower",
-    "Farm",
-    "School",
-    "Ship",
-]
-_PROFILE = [
-    "Social Standing",
-    "Core Personality",
-    "Key Relationships",
-    "Profession",
-    "Manner of Speech",
-    "Beliefs",
-    "Wants and Fears",
-]
-_WORLD = [
-    "Cultural Values",
-    "Social Order",
-    "Economy",
-    "Law",
-    "Faith",
-    "Household",
-    "Travel",
-    "Rumours",
-    "Weather",
-    "Recent Events",
-    "War",
-    "Custom",
-]
+_SYLLABLES = _items(
+    "ar bel cor dan el fen gar hal is jor kes lor mar nel os per quin ros sel tor ul ver wil yar"
+)
+_FIRST_NAMES = list(dict.fromkeys((a + b).capitalize() for a, b in product(_SYLLABLES, _SYLLABLES)))
+_PLACES = _items("House Quay Inn Chapel Mill Road Garden Court Cellar Bridge Market Tower Farm School Ship")
+_PROFILE = _items(
+    "Social Standing|Core Personality|Key Relationships|Profession|Manner of Speech|Beliefs|Wants and Fears",
+    "|",
+)
+_WORLD = _items(
+    "Cultural Values|Social Order|Economy|Law|Faith|Household|Travel|Rumours|Weather|Recent Events|"
+    "War|Custom",
+    "|",
+)
 
 
 class Writer:
@@ -479,7 +251,7 @@ def _scene(
     }
 
 
-def _apportion(total: int, weights: Sequence[float], least: int) -> list[int]:
+def _apportion(total: int, weights: Sequence[float], least: int = 1) -> list[int]:
     """Return whole shares of a total in proportion to weights, none below `least`."""
     spare = total - least * len(weights)
     quotas = [spare * weight / sum(weights) for weight in weights]
@@ -499,9 +271,9 @@ def make_corpus(scale: float = 1.0, seed: int = SEED) -> Iterator[dict[str, Any]
     """Yield the books of a corpus of `scale` times the paper's size; longer books have more of everything."""
     rng = random.Random(f"{seed} corpus")
     count = max(1, round(BOOKS * scale))
-    scenes = _apportion(round(SCENES * scale), _quantiles(count, SCENES_SPREAD), 20)
-    characters = _apportion(round(CHARACTERS * scale), _quantiles(count, CHARACTERS_SPREAD), 8)
-    locations = _apportion(round(LOCATIONS * scale), _quantiles(count, LOCATIONS_SPREAD), 3)
+    scenes = _apportion(round(SCENES * scale), _quantiles(count, SCENES_SPREAD))
+    characters = _apportion(round(CHARACTERS * scale), _quantiles(count, CHARACTERS_SPREAD))
+    locations = _apportion(round(LOCATIONS * scale), _quantiles(count, LOCATIONS_SPREAD))
     weights = [rng.lognormvariate(0, TURNS_SPREAD) for _ in range(sum(scenes))]
     turns = iter(_apportion(round(INTERACTIONS * scale), weights, 2))
     sizes = list(zip(scenes, characters, locations, strict=True))

@@ -15,7 +15,7 @@ from ewtrain.chat import ADAPTERS, Adapter
 from ewtrain.configs import load_config
 
 # Short rows and few steps: a falling loss within minutes on two cores, not a good model.
-SETTINGS = ["max_steps=12", "max_eval_rows=4"]
+SETTINGS = ["max_steps=16"]
 
 
 def run_demo(model: str, out: Path) -> None:

@@ -117,7 +117,7 @@ def test_a_finished_run_is_an_adapter_with_its_template_and_manifest(run, tiny, 
     assert manifest.end_of_turn_ids == [chat.hf.convert_tokens_to_ids("<|im_end|>")]
     assert manifest.weights_hash == weights_hash(out)
     assert manifest.tasks == {n: t.fingerprint() for n, t in TASKS.items() if t.adapter == "character_agent"}
-    assert manifest.lora.r == 64 and manifest.max_answer_tokens["interaction_gen"] == 256
+    assert manifest.lora.r == 64 and manifest.max_answer_tokens["interaction_gen"] == 512
     assert manifest.settings["learning_rate"] == 1e-3 and manifest.data_manifest_hash
     check_adapter_files(out, safetensors_shapes(out / WEIGHTS), TARGETS)
 
@@ -263,6 +263,21 @@ def test_the_generated_turn_starts_from_a_served_prompt_and_is_bounded(data, tmp
     assert row.task == "interaction_gen"
     assert turn["gold"] == row.messages[-1]["content"]
     assert len(chat.hf.encode(turn["generated"], add_special_tokens=False)) <= 12
+
+
+def test_the_fixed_batch_is_of_task_rows_and_the_same_every_time(data, tmp_path, chat):
+    rows = prepare(data, tmp_path, chat).rows("train")
+    assert "general" in rows["task"][:]
+    chosen = [sft_module.sample(sft_module.task_rows(rows), 4, 0)["id"][:] for _ in range(2)]
+    assert (
+        chosen[0] == chosen[1]
+        and len(chosen[0]) == 4
+        and not any("general" in row_id for row_id in chosen[0])
+    )
+    general = prepare(write_rows(tmp_path / "g", "character_agent", chats(5), chats(5)), tmp_path, chat).rows(
+        "train"
+    )
+    assert len(sft_module.task_rows(general)) == 1
 
 
 # -- the collator

@@ -43,7 +43,7 @@ from ewtrain.train.model import add_lora, choose_attention, load_base_model, loa
 if TYPE_CHECKING:
     from datasets import Dataset
 
-_MOST_FIXED_ROWS = 16
+_FIXED_BATCH = 4  # rows
 
 
 def train_sft(
@@ -107,8 +107,7 @@ def _train(config: SFTRunConfig, data: Path, run: Run, say: Callable[[str], None
 
     rows = prepared.rows("train")
     held_out = sample(prepared.rows("validation"), config.max_eval_rows, config.seed)
-    batch_size = config.per_device_train_batch_size * config.gradient_accumulation_steps
-    fixed_batch = sample(rows, min(batch_size, _MOST_FIXED_ROWS), config.seed)
+    fixed_batch = sample(task_rows(rows), _FIXED_BATCH, config.seed)
     trainer = SFTTrainer(
         model=model,
         args=trainer_arguments(config, run.dir, on_gpu=on_gpu),
@@ -351,6 +350,12 @@ def task_fingerprints(prepared: Prepared) -> dict[Any, str]:
     """Return the fingerprint of each task that had training rows."""
     trained = prepared.reports["train"].tasks
     return {name: task.fingerprint() for name, task in TASKS.items() if name in trained}
+
+
+def task_rows(rows: Dataset) -> Dataset:
+    """Return the rows of the tasks, without general chats; all rows if there are none."""
+    chosen = [i for i, task in enumerate(rows["task"][:]) if task != GENERAL]
+    return rows.select(chosen, keep_in_memory=True) if chosen else rows
 
 
 def sample(rows: Dataset, most: int, seed: int) -> Dataset:
