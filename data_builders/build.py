@@ -6,7 +6,7 @@ import hashlib
 import json
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -15,6 +15,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from data_builders.build_report import card
 from data_builders.general import GeneralPool, draw, general_example
 from data_builders.mixture import SPLITS, Mixture, Plan, Planner, Split, gold_fault, training_steps
 from data_builders.snapshots import take_snapshots
@@ -29,9 +30,10 @@ from data_builders.splits import (
 )
 from data_builders.timelines import Corpus, read_corpus
 from data_builders.walk import Step, rank
-from data_builders.write import RowWriter, whole_folder, write_json
+from data_builders.write import RowWriter, whole_folder
 from ewtrain.chat import ADAPTERS, GENERAL, Adapter, Example, assistant
 from ewtrain.errors import DataError
+from ewtrain.files import file_hash, write_json
 from ewtrain.story import TASK_NAMES
 from ewtrain.tasks import TASKS, WORDINGS
 
@@ -49,6 +51,7 @@ class BuildSettings(BaseModel):
     validation_by: ValidationBy = "scene"
     general_per_task_example: float = Field(default=1.0, ge=0)  # EW 4.1: Tulu 3 at 1:1
     drop_share_limit: float = Field(default=0.01, ge=0, le=1)
+    general_drop_share_limit: float = Field(default=0.1, ge=0, le=1)
     skip_bad: bool = False
 
 
@@ -84,6 +87,16 @@ class Tally:
         return tree
 
 
+@dataclass
+class Written:
+    """What a build wrote beside the row files' own counts."""
+
+    tally: Tally = field(default_factory=Tally)
+    snapshots: Counter[str] = field(default_factory=Counter)
+    validation_updates: Counter[str] = field(default_factory=Counter)
+    general: dict[str, Any] | None = None
+
+
 def build(
     timelines: Iterable[Path],
     out: Path,
@@ -98,24 +111,46 @@ def build(
     with whole_folder(out, marker=MANIFEST, overwrite=overwrite) as folder:
         corpus = read_corpus(timelines, skip_bad=settings.skip_bad)
         splits = make_splits(
-            corpus.num_scenes, seed=settings.seed, by=settings.validation_by, given=splits_file
+            corpus.num_scenes,
+            seed=settings.seed,
+            by=settings.validation_by,
+            given=splits_file,
+            ignore_unknown=bool(corpus.bad),
         )
         plan = _plan(corpus, splits, settings, progress)
         with ExitStack() as stack:
             pool = None
             if general is not None and settings.general_per_task_example > 0:
-                work = Path(
-                    stack.enter_context(tempfile.TemporaryDirectory(dir=folder.parent, prefix=".general-"))
-                )
-                pool = GeneralPool.read(general, work)
-            tally, num_snapshots, general_report = _write(corpus, plan, pool, folder, settings, progress)
+                work = stack.enter_context(tempfile.TemporaryDirectory(dir=folder, prefix=".general-"))
+                pool = _read_general(general, Path(work), settings)
+            written = _write(corpus, plan, pool, folder, settings, progress)
         write_splits(splits, folder / "splits.json")
-        manifest = _manifest(
-            corpus, plan, settings, tally, num_snapshots, general_report, given_splits=splits_file is not None
-        )
+        manifest = _manifest(corpus, plan, settings, written, splits_file)
         write_json(folder / MANIFEST, manifest)
-        (folder / "README.md").write_text(_card(manifest), encoding="utf-8")
+        (folder / "README.md").write_text(card(manifest), encoding="utf-8")
     return manifest
+
+
+def _read_general(source: str, work: Path, settings: BuildSettings) -> GeneralPool:
+    """Return the pool of general rows; DataError where too much of its source, or all of it, was refused."""
+    pool = GeneralPool.read(source, work)
+    refused = {reason: entry for reason, entry in pool.report["refused"].items() if reason != "duplicate"}
+    num_refused = sum(entry["count"] for entry in refused.values())
+    reasons = ", ".join(
+        f"{reason}: {entry['count']} (such as {', '.join(entry['examples'])})"
+        for reason, entry in refused.items()
+    )
+    if len(pool) == 0:
+        raise DataError(
+            f"{source}: no row can be used; {reasons or 'it holds none'}. Give other data with --general."
+        )
+    share = num_refused / pool.report["read"]
+    if share > settings.general_drop_share_limit:
+        raise DataError(
+            f"{source}: {num_refused} of {pool.report['read']} rows ({share:.1%}) were refused, over the limit of "
+            f"{settings.general_drop_share_limit:.1%}: {reasons}. Mend them, or raise --general-drop-share-limit."
+        )
+    return pool
 
 
 def _plan(corpus: Corpus, splits: Splits, settings: BuildSettings, progress: Progress) -> Plan:
@@ -180,8 +215,8 @@ def _write(
     folder: Path,
     settings: BuildSettings,
     progress: Progress,
-) -> tuple[Tally, Counter[str], dict[str, Any] | None]:
-    tally, num_snapshots = Tally(), Counter[str]()
+) -> Written:
+    written = Written()
     with ExitStack() as stack:
         writers: dict[tuple[Adapter, Split], RowWriter] = {}
         for adapter in ADAPTERS:
@@ -208,19 +243,19 @@ def _write(
                     continue
                 if goes_to is not None:
                     writers[row.adapter, goes_to].add(row)
-                    tally.add(goes_to, row)
+                    written.tally.add(goes_to, row)
                 if for_scores and _passes(step):
                     updates.add(row)
+                    written.validation_updates["rows"] += 1
                 elif for_scores:
-                    plan.dropped.add("rejected_in_validation_updates", step.id)
+                    written.validation_updates["rejected"] += 1
             for snapshot in take_snapshots(timeline, plan.splits.books[book_id], plan.seed):
                 snapshots.write(snapshot.model_dump_json() + "\n")
-                num_snapshots[snapshot.kind] += 1
+                written.snapshots[snapshot.kind] += 1
             progress("writing rows", i + 1, len(corpus.paths))
-        general_report = (
-            _write_general(pool, writers, tally, settings, progress) if pool is not None else None
-        )
-    return tally, num_snapshots, general_report
+        if pool is not None:
+            written.general = _write_general(pool, writers, written.tally, settings, progress)
+    return written
 
 
 def _passes(step: Step) -> bool:
@@ -264,20 +299,13 @@ def _write_general(
 
 
 def _manifest(
-    corpus: Corpus,
-    plan: Plan,
-    settings: BuildSettings,
-    tally: Tally,
-    num_snapshots: Counter[str],
-    general_report: dict[str, Any] | None,
-    *,
-    given_splits: bool,
+    corpus: Corpus, plan: Plan, settings: BuildSettings, written: Written, splits_file: Path | None
 ) -> dict[str, Any]:
     kinds = plan.splits.books
     return {
         "format_version": 1,
         "settings": settings.model_dump(mode="json"),
-        "versions": {"ewtrain": version("ewtrain"), "pyarrow": version("pyarrow")},
+        "versions": {name: version(name) for name in ("ewtrain", "numpy", "pyarrow")},
         "tasks": {name: TASKS[name].fingerprint() for name in TASK_NAMES},
         "books": {
             book_id: {
@@ -294,13 +322,15 @@ def _manifest(
         "set_aside": {
             Path(path).name: [str(fault) for fault in faults] for path, faults in corpus.bad.items()
         },
-        "small_corpus": not given_splits and len(corpus.paths) < SMALL_CORPUS,
+        "splits_file": {"sha256": file_hash(splits_file)} if splits_file else None,
+        "small_corpus": splits_file is None and len(corpus.paths) < SMALL_CORPUS,
         "notices": len(corpus.notices),
-        "counts": tally.as_json(),
-        "snapshots": {kind: num_snapshots[kind] for kind in ("id", "ood")},
+        "counts": written.tally.as_json(),
+        "validation_updates": {name: written.validation_updates[name] for name in ("rows", "rejected")},
+        "snapshots": {kind: written.snapshots[kind] for kind in ("id", "ood")},
         "dropped": plan.dropped.as_json(),
         "not_drawn": dict(sorted(plan.not_drawn.items())),
-        "general": general_report,
+        "general": written.general,
     }
 
 
@@ -322,71 +352,3 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise DataError(
             f"{folder}: no {MANIFEST}; this is no finished build. Run `ewtrain build` first."
         ) from None
-
-
-def _card(manifest: dict[str, Any]) -> str:
-    """Return the dataset card; its configs let `datasets.load_dataset(folder, adapter)` work."""
-    configs = "\n".join(
-        f"- config_name: {adapter}\n  data_files:\n"
-        f"  - split: train\n    path: {adapter}/train.parquet\n"
-        f"  - split: validation\n    path: {adapter}/validation.parquet"
-        for adapter in ADAPTERS
-    )
-    rows = "\n".join(
-        f"| {adapter} | {split} | {task} | {n['rows']:,} | {n['assistant_turns']:,} |"
-        for adapter, by_split in manifest["counts"].items()
-        for split, by_task in by_split.items()
-        for task, n in by_task.items()
-    )
-    books = len(manifest["books"])
-    return (
-        f"---\nconfigs:\n{configs}\n---\n\n# Interactive literary worlds: rows for both adapters\n\n"
-        f"Built by ewtrain from {books} book{'s' if books != 1 else ''}, seed {manifest['settings']['seed']}, mixture "
-        f"`{manifest['settings']['mixture']}`. What was dropped, and why, is in `{MANIFEST}`.\n\n"
-        f"| adapter | split | task | rows | assistant turns |\n| --- | --- | --- | ---: | ---: |\n{rows}\n"
-    )
-
-
-def sentences(manifest: dict[str, Any]) -> list[str]:
-    """Return what a user should know of a build beyond its counts, a sentence each."""
-    said = []
-    if manifest["small_corpus"]:
-        said.append(
-            f"Fewer than {SMALL_CORPUS} books: all are train_test, so there are no ood snapshots and no end-of-book "
-            "rows. Give --splits to decide otherwise."
-        )
-    for name, faults in manifest["set_aside"].items():
-        said.append(f"{name} was set aside: {len(faults)} fault(s), such as {faults[0]}")
-    for book_id, book in manifest["books"].items():
-        lacking = [task for task in TASK_NAMES if task not in book["provides"]]
-        if lacking:
-            said.append(
-                f"{book_id} does not provide {', '.join(lacking)}: no rows for these, and no snapshots."
-            )
-    for reason, dropped in manifest["dropped"].items():
-        said.append(f"{dropped['count']:,} rows not made, {reason}: such as {', '.join(dropped['examples'])}")
-    if manifest["general"] is None:
-        said.append("No general chat data: the paper mixes Tulu 3 in at 1:1. Give --general to do so.")
-    else:
-        said += _general_sentences(manifest["general"])
-    return said
-
-
-def _general_sentences(report: dict[str, Any]) -> Sequence[str]:
-    said = []
-    for adapter, drawn in report["adapters"].items():
-        if drawn["passes"] > 1:
-            said.append(
-                f"{adapter}: the general data ran out and was passed through {drawn['passes']} times."
-            )
-        if drawn["validation_shortfall"]:
-            said.append(
-                f"{adapter}: {drawn['validation_shortfall']:,} general validation rows fewer than task rows."
-            )
-        if not any(drawn["drawn"].values()):
-            said.append(f"{adapter}: the general data holds no row that can be used.")
-    for reason, refused in report["refused"].items():
-        said.append(
-            f"General data: {refused['count']:,} rows refused, {reason}: such as {', '.join(refused['examples'])}"
-        )
-    return said

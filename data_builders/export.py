@@ -15,9 +15,10 @@ from typing import IO, Any, Literal, get_args
 
 from data_builders.build import Progress, manifest_hash, read_manifest
 from data_builders.mixture import SPLITS, Split
-from data_builders.write import read_rows, whole_folder, write_json
+from data_builders.write import read_rows, whole_folder
 from ewtrain.chat import ADAPTERS, Adapter, Example, supervised_turns
 from ewtrain.errors import ConfigError, DataError
+from ewtrain.files import write_json
 
 Format = Literal["jsonl", "sharegpt"]
 FORMATS: tuple[Format, ...] = get_args(Format)

@@ -8,14 +8,15 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from data_builders.chat_dialects import Refused, normalise
 from data_builders.general_files import open_source
@@ -23,15 +24,6 @@ from ewtrain.chat import GENERAL, Adapter, Example, Message, TrainOn
 from ewtrain.errors import DataError
 
 _canonical_json = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode
-_SCHEMA = pa.schema(
-    [
-        ("digest", pa.string()),
-        ("conversation", pa.uint64()),
-        ("train_on", pa.string()),
-        ("messages", pa.large_string()),
-    ]
-)
-_BATCH_ROWS = 4096
 _STRICT_LISTED = 20
 
 
@@ -58,6 +50,15 @@ class Draw(NamedTuple):
     set_aside: int = 0
 
 
+@dataclass
+class _Index:
+    """Where each row of a pool's file starts, and what is known of it beside its messages."""
+
+    starts: array[int] = field(default_factory=lambda: array("Q", [0]))
+    last_only: bytearray = field(default_factory=bytearray)
+    conversations: array[int] = field(default_factory=lambda: array("Q"))
+
+
 class GeneralPool:
     """The kept rows of one source, on disk; `pool[i]` reads one.
 
@@ -68,24 +69,24 @@ class GeneralPool:
     `conversations[i]` is a hash of row i without its system message: the unit that `draw` holds out.
     """
 
-    def __init__(self, path: Path, report: dict[str, Any]) -> None:
+    def __init__(self, path: Path, index: _Index, report: dict[str, Any]) -> None:
         self.path = path
         self.report = report
         self.source: str = report["source"]
-        table = pa.ipc.open_file(pa.memory_map(os.fspath(path))).read_all()
-        self._digest, self._train_on, self._messages = table["digest"], table["train_on"], table["messages"]
-        self.conversations = table["conversation"].to_numpy()
+        self.conversations = np.array(index.conversations, np.uint64)
+        self._index = index
+        # Read row by row, not mapped: the pages of a mapped file count as memory of the process.
+        self._file = path.open("rb")
 
     def __len__(self) -> int:
-        return len(self._digest)
+        return len(self._index.last_only)
 
     def __getitem__(self, index: int) -> GeneralRow:
-        return GeneralRow(
-            self.source,
-            self._digest[index].as_py(),
-            json.loads(self._messages[index].as_py()),
-            self._train_on[index].as_py(),
-        )
+        start, end = self._index.starts[index], self._index.starts[index + 1]
+        self._file.seek(start)
+        text = self._file.read(end - start).decode()
+        train_on: TrainOn = "last" if self._index.last_only[index] else "all"
+        return GeneralRow(self.source, _digest(text), json.loads(text), train_on)
 
     @classmethod
     def read(
@@ -104,21 +105,25 @@ class GeneralPool:
         """
         found = open_source(source)
         work_dir.mkdir(parents=True, exist_ok=True)
-        out = work_dir / f"{found.name}.arrow"
-        # An earlier pool may still have `out` mapped: a file is put in its place, never written over.
+        out = work_dir / f"{found.name}.rows"
+        # An earlier pool may still read `out`: a file is put in its place, never written over.
         partial = out.with_suffix(".partial")
         try:
-            report = _write_rows(found.rows, partial, strict, progress)
+            with partial.open("wb") as file:
+                index, report = _write_rows(found.rows, file, strict, progress)
             os.replace(partial, out)
         finally:
             partial.unlink(missing_ok=True)
         about = {"source": found.name, "files": found.files, "ignored_files": found.ignored_files}
-        return cls(out, {**about, **report})
+        return cls(out, index, {**about, **report})
 
 
 def _write_rows(
-    rows: Iterator[tuple[str, object]], path: Path, strict: bool, progress: Callable[[int], None] | None
-) -> dict[str, Any]:
+    rows: Iterator[tuple[str, object]],
+    file: BinaryIO,
+    strict: bool,
+    progress: Callable[[int], None] | None,
+) -> tuple[_Index, dict[str, Any]]:
     """Write what `normalise` keeps, each content once, and return the counts."""
     read = kept = 0
     notes: Counter[str] = Counter()
@@ -127,46 +132,38 @@ def _write_rows(
     # Ids are made of these 16 digits, so it is by them, not by the text, that rows must differ.
     seen: set[int] = set()
     content_hash = hashlib.sha256()
-    batch: list[tuple[str, int, TrainOn, str]] = []
-    with pa.OSFile(os.fspath(path), "wb") as sink, pa.ipc.new_file(sink, _SCHEMA) as writer:
-
-        def flush() -> None:
-            columns = zip(*batch, strict=True) if batch else [()] * len(_SCHEMA)
-            writer.write_batch(pa.record_batch([list(column) for column in columns], schema=_SCHEMA))
-            batch.clear()
-
-        for row_id, raw in rows:
-            read += 1
-            if progress and read % 10_000 == 0:
-                progress(read)
-            try:
-                if isinstance(raw, Refused):
-                    raise raw
-                row = normalise(raw)
-                notes.update(row.notes)
-                text = _canonical_json(row.messages)
-                digest = _digest(text)
-                if (number := int(digest, 16)) in seen:
-                    raise Refused("duplicate", f"the same messages as an earlier row, {digest}")
-            except Refused as e:
-                entry = refused.setdefault(e.reason, {"count": 0, "examples": [], "details": []})
-                entry["count"] += 1
-                if entry["count"] <= 3:
-                    entry["examples"].append(row_id)
-                    entry["details"].append(e.detail)
-                if e.reason != "duplicate" and len(faults) < _STRICT_LISTED:
-                    faults.append(f"  {row_id}: {e}")
-                continue
-            seen.add(number)
-            content_hash.update(digest.encode())
-            conversation = number
-            if row.messages[0]["role"] == "system":
-                conversation = int(_digest(_canonical_json(row.messages[1:])), 16)
-            batch.append((digest, conversation, row.train_on, text))
-            kept += 1
-            if len(batch) == _BATCH_ROWS:
-                flush()
-        flush()
+    index = _Index()
+    for row_id, raw in rows:
+        read += 1
+        if progress and read % 10_000 == 0:
+            progress(read)
+        try:
+            if isinstance(raw, Refused):
+                raise raw
+            row = normalise(raw)
+            notes.update(row.notes)
+            text = _canonical_json(row.messages)
+            digest = _digest(text)
+            if (number := int(digest, 16)) in seen:
+                raise Refused("duplicate", f"the same messages as an earlier row, {digest}")
+        except Refused as e:
+            entry = refused.setdefault(e.reason, {"count": 0, "examples": [], "details": []})
+            entry["count"] += 1
+            if entry["count"] <= 3:
+                entry["examples"].append(row_id)
+                entry["details"].append(e.detail)
+            if e.reason != "duplicate" and len(faults) < _STRICT_LISTED:
+                faults.append(f"  {row_id}: {e}")
+            continue
+        seen.add(number)
+        content_hash.update(digest.encode())
+        conversation = number
+        if row.messages[0]["role"] == "system":
+            conversation = int(_digest(_canonical_json(row.messages[1:])), 16)
+        index.starts.append(index.starts[-1] + file.write(text.encode()))
+        index.last_only.append(row.train_on == "last")
+        index.conversations.append(conversation)
+        kept += 1
     if progress:
         progress(read)
     if strict and faults:
@@ -176,7 +173,7 @@ def _write_rows(
             "\n".join([f"{bad} of {read} rows cannot be used; {listed}:", *faults])
             + "\nMend or remove these rows, or read without strict to leave them out and count them."
         )
-    return {
+    return index, {
         "read": read,
         "kept": kept,
         "digest": content_hash.hexdigest(),

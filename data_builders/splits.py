@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from data_builders.walk import rank
 from ewtrain.errors import DataError
-from ewtrain.json_file import read_json, shape_faults
+from ewtrain.files import read_json, shape_faults
 
 BookKind = Literal["train_only", "train_test", "ood"]
 ValidationBy = Literal["scene", "row", "book"]
@@ -104,19 +104,32 @@ def draw_validation(
 
 
 def make_splits(
-    num_scenes: Mapping[str, int], *, seed: int, by: ValidationBy = "scene", given: Path | None = None
+    num_scenes: Mapping[str, int],
+    *,
+    seed: int,
+    by: ValidationBy = "scene",
+    given: Path | None = None,
+    ignore_unknown: bool = False,
 ) -> Splits:
-    """Return the splits of a corpus: drawn by the seed, or as a splits file says."""
+    """Return the splits of a corpus: drawn by the seed, or as a splits file says.
+
+    A file without validation scenes gets them drawn. `ignore_unknown`: the file may name books that were
+    set aside.
+    """
     if given is None:
         books = draw_books(list(num_scenes), seed)
         return Splits(books=books, validation=draw_validation(books, num_scenes, seed, by))
-    splits = read_splits(given, num_scenes)
-    if splits.validation or by == "row":
-        return splits
-    return Splits(books=splits.books, validation=draw_validation(splits.books, num_scenes, seed, by))
+    splits = read_splits(given, num_scenes, ignore_unknown=ignore_unknown)
+    if not splits.validation:
+        return Splits(books=splits.books, validation=draw_validation(splits.books, num_scenes, seed, by))
+    if by != "scene":
+        raise DataError(
+            f"{given}: names validation scenes, and --validation-by {by} draws others. Remove one of the two."
+        )
+    return splits
 
 
-def read_splits(path: Path, num_scenes: Mapping[str, int]) -> Splits:
+def read_splits(path: Path, num_scenes: Mapping[str, int], *, ignore_unknown: bool = False) -> Splits:
     """Return a splits file that fits a corpus; DataError says where it does not."""
     try:
         splits = Splits.model_validate(read_json(path))
@@ -129,15 +142,17 @@ def read_splits(path: Path, num_scenes: Mapping[str, int]) -> Splits:
             f"{path}: says nothing of {', '.join(missing)}. Add each under books, as one of {kinds}."
         )
     unknown = sorted((set(splits.books) | set(splits.validation)) - set(num_scenes))
-    if unknown:
+    if unknown and not ignore_unknown:
         raise DataError(f"{path}: names {', '.join(unknown)}, which the timelines lack. Remove them.")
-    for book_id, scenes in splits.validation.items():
-        count = training_units(splits.books[book_id], num_scenes[book_id])
+    books = {book_id: splits.books[book_id] for book_id in sorted(num_scenes)}
+    validation = {book_id: sorted(set(scenes)) for book_id, scenes in splits.validation.items() if scenes}
+    validation = {book_id: scenes for book_id, scenes in validation.items() if book_id in num_scenes}
+    for book_id, scenes in validation.items():
+        count = training_units(books[book_id], num_scenes[book_id])
         if wrong := [scene for scene in scenes if not 0 <= scene < count]:
-            raise DataError(
-                f"{path}: validation.{book_id} names scene(s) {wrong}, and the book trains on 0 to {count - 1}."
-            )
-    return Splits(books=dict(sorted(splits.books.items())), validation=splits.validation)
+            trains = f"trains on 0 to {count - 1}" if count else "does not train"
+            raise DataError(f"{path}: validation.{book_id} names scene(s) {wrong}, and the book {trains}.")
+    return Splits(books=books, validation=validation)
 
 
 def write_splits(splits: Splits, path: Path) -> None:

@@ -24,8 +24,9 @@ from data_builders.stats_rows import (
     count_rows,
     count_snapshots,
 )
-from data_builders.write import whole_folder, write_json
+from data_builders.write import whole_folder
 from ewtrain.errors import ConfigError
+from ewtrain.files import write_json
 
 if TYPE_CHECKING:
     from ewtrain.data.tokenize import ChatTokenizer

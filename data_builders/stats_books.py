@@ -13,8 +13,9 @@ import numpy as np
 from pydantic import BaseModel
 
 from data_builders.build import Progress
-from data_builders.timelines import file_hash, find_timelines
+from data_builders.timelines import find_timelines
 from ewtrain.errors import DataError
+from ewtrain.files import file_hash
 from ewtrain.story import Timeline
 from ewtrain.timeline_file import read_timeline
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ewtrain.errors import DataError, Fault
+from ewtrain.files import file_hash
 from ewtrain.story import Timeline
 from ewtrain.timeline_check import Report
 from ewtrain.timeline_file import SUFFIXES, load_timeline
@@ -53,11 +53,6 @@ class Corpus:
         return timeline
 
 
-def file_hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def check_files(paths: Iterable[Path]) -> Iterator[tuple[Path, Timeline | None, Report]]:
     """Yield every file with its timeline (None: bad) and report; a file that is no JSON is a fault, too."""
     owners: dict[str, Path] = {}
@@ -65,9 +60,7 @@ def check_files(paths: Iterable[Path]) -> Iterator[tuple[Path, Timeline | None, 
         try:
             timeline, report = load_timeline(path)
         except DataError as error:
-            message = str(error).removeprefix(f"{path}: ")
-            wrong, _, right = message.partition(". ")
-            yield path, None, Report(str(path), [Fault(str(path), "", wrong, right)])
+            yield path, None, Report(str(path), list(error.faults))
             continue
         if timeline is not None:
             owner = owners.setdefault(timeline.book.book_id, path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -110,10 +109,6 @@ def read_rows(path: Path, columns: list[str] | None = None) -> Iterator[dict[str
             yield from batch.to_pylist()
 
 
-def write_json(path: Path, value: Any) -> None:
-    path.write_text(json.dumps(value, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-
-
 @contextmanager
 def whole_folder(out: Path, *, marker: str, overwrite: bool = False) -> Iterator[Path]:
     """Yield a folder beside `out` that takes its name when the block ends well, and vanishes otherwise.
@@ -122,6 +117,8 @@ def whole_folder(out: Path, *, marker: str, overwrite: bool = False) -> Iterator
     replaced; any other that is not empty is refused.
     """
     out = Path(os.path.abspath(out))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    _clear_left_behind(out)
     if out.exists() and not out.is_dir():
         raise DataError(f"{out}: is a file. Give --out a folder.")
     if out.is_dir() and any(out.iterdir()):
@@ -129,8 +126,6 @@ def whole_folder(out: Path, *, marker: str, overwrite: bool = False) -> Iterator
             raise DataError(f"{out}: holds files that are not ours (no {marker}). Give --out a new folder.")
         if not overwrite:
             raise DataError(f"{out}: holds a finished build. Give --out a new folder, or pass --overwrite.")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    _clear_left_behind(out)
     aside = out.parent / f".{out.name}.building-{os.getpid()}"
     aside.mkdir()
     try:
@@ -145,10 +140,14 @@ def whole_folder(out: Path, *, marker: str, overwrite: bool = False) -> Iterator
 
 
 def _clear_left_behind(out: Path) -> None:
-    """Remove unfinished folders of builds that were killed."""
-    for left in out.parent.glob(f".{out.name}.building-*"):
-        pid = left.name.rpartition("-")[2]
-        if pid.isdigit() and not _alive(int(pid)):
+    """Clear up after builds that were killed: an unfinished folder goes, a replaced one comes back."""
+    for left in out.parent.glob(f".{out.name}.*"):
+        what, _, pid = left.name.removeprefix(f".{out.name}.").partition("-")
+        if what not in ("building", "old") or not pid.isdigit() or _alive(int(pid)):
+            continue
+        if what == "old" and not out.exists():
+            left.rename(out)
+        else:
             shutil.rmtree(left, ignore_errors=True)
 
 

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from ewtrain.chat import Adapter
 from ewtrain.configs import Strict
 from ewtrain.errors import AdapterMismatchError, CheckFailed
-from ewtrain.runs import write_json
+from ewtrain.files import file_hash, write_json
 from ewtrain.story import TaskName
 
 MANIFEST = "ewtrain_manifest.json"
@@ -72,8 +72,7 @@ def read_manifest(folder: Path) -> AdapterManifest:
 
 def weights_hash(folder: Path) -> str:
     """Return the SHA-256 of the weights file."""
-    with (folder / WEIGHTS).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return file_hash(folder / WEIGHTS)
 
 
 def base_config_hash(config: Mapping[str, Any]) -> str:

@@ -102,24 +102,27 @@ def validate(
     """Check timelines: every fault of every file, with its place and what would be right."""
     from data_builders.timelines import check_files, find_timelines
 
-    console, num_bad = _console(), 0
+    console, num_bad, num_notices = _console(), 0, 0
+
+    def say(text: str) -> None:
+        console.print(text, markup=False, soft_wrap=True)
+
     for path, timeline, report in check_files(find_timelines(paths)):
+        num_notices += len(report.notices)
         if timeline is None:
             num_bad += 1
-            console.print(f"{path}: {len(report.faults)} fault(s)", markup=False, soft_wrap=True)
-            for fault in report.faults:
-                place = f"{fault.path}: " if fault.path else ""
-                console.print(f"  {place}{fault.wrong}. {fault.right}", markup=False, soft_wrap=True)
-            continue
-        turns = sum(len(scene.interactions) for scene in timeline.scenes)
-        console.print(
-            f"{path}: good, {len(timeline.scenes)} scenes, {turns} interactions, {len(timeline.characters)} characters, "
-            f"{len(timeline.locations)} locations, {len(report.notices)} notice(s)",
-            markup=False,
-            soft_wrap=True,
-        )
-        for notice in report.notices if notices else []:
-            console.print(f"  {notice.path}: {notice.wrong}. {notice.right}", markup=False, soft_wrap=True)
+            say(f"{path}: {len(report.faults)} fault(s), {len(report.notices)} notice(s)")
+        else:
+            turns = sum(len(scene.interactions) for scene in timeline.scenes)
+            say(
+                f"{path}: good, {len(timeline.scenes)} scenes, {turns} interactions, "
+                f"{len(timeline.characters)} characters, {len(timeline.locations)} locations, "
+                f"{len(report.notices)} notice(s)"
+            )
+        for found in [*report.faults, *(report.notices if notices else [])]:
+            say("  " + str(found).removeprefix(f"{path}: "))
+    if num_notices and not notices:
+        say(f"{num_notices} notice(s) are worth a look: pass --notices to list them.")
     if num_bad:
         raise DataError(f"{num_bad} timeline file(s) break the contract; see above.")
 
@@ -188,6 +191,9 @@ def build(
     drop_share_limit: Annotated[
         float, typer.Option(help="Share of rejected rows at which the build fails.")
     ] = 0.01,
+    general_drop_share_limit: Annotated[
+        float, typer.Option(help="Share of refused general rows, repeats aside, at which the build fails.")
+    ] = 0.1,
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Set bad timelines aside instead of failing.")
     ] = False,
@@ -202,6 +208,7 @@ def build(
         mixture=mixture,
         validation_by=validation_by,
         drop_share_limit=drop_share_limit,
+        general_drop_share_limit=general_drop_share_limit,
         skip_bad=skip_bad,
     )
     with _Bar() as bar:
@@ -215,7 +222,7 @@ def print_build(manifest: dict[str, Any], out: Path) -> None:
     """Print what a build made, and what a reader should know of it."""
     from rich.table import Table
 
-    from data_builders.build import sentences
+    from data_builders.build_report import sentences
 
     console = _console()
     table = Table("adapter", "task", title=f"Rows in {out}", title_justify="left")
@@ -313,7 +320,7 @@ def stats(
 @app.command()
 def export(
     data: Annotated[Path, typer.Argument(help="A folder that `ewtrain build` made.")],
-    out: Out,
+    out: Annotated[Path | None, typer.Option(help="Folder to write; DATA/export by default.")] = None,
     formats: Annotated[
         str, typer.Option(help="Which, with commas between: jsonl, sharegpt.")
     ] = "jsonl,sharegpt",
@@ -323,6 +330,7 @@ def export(
     from data_builders.export import export as run_export
     from data_builders.export import sentences
 
+    out = out or data / "export"
     with _Bar() as bar:
         written = run_export(data, out, formats=formats.split(","), overwrite=overwrite, progress=bar)
     console = _console()

@@ -41,7 +41,7 @@ def findings() -> list[Finding]:
 
 
 def diagnose(console: Console) -> bool:
-    """Print the findings as a table; True if every command of ours can run here on the CPU."""
+    """Print the findings as a table; True if nothing is missing that a command of ours needs."""
     from rich.markup import escape
     from rich.table import Table
 

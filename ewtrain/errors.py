@@ -33,11 +33,11 @@ class Fault:
 
     def __str__(self) -> str:
         where = f"{self.file}: {self.path}" if self.path else self.file
-        return f"{where}: {self.wrong}. {self.right}"
+        return f"{where}: {self.wrong}. {self.right}{'' if self.right.endswith(('.', '?')) else '.'}"
 
 
 class DataError(EwtrainError):
-    """A file or row breaks the data contract. `faults` holds every place, in file order."""
+    """A file or row breaks the data contract. `faults` holds every place."""
 
     def __init__(self, message: str, faults: Iterable[Fault] = ()) -> None:
         super().__init__(message)

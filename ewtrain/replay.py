@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ewtrain.story import (
-    TASK_NAMES,
     Book,
     CharacterState,
     CharacterUpdate,
@@ -17,7 +16,6 @@ from ewtrain.story import (
     Place,
     PreviousScene,
     Scene,
-    Snapshot,
     TaskName,
     Timeline,
 )
@@ -47,18 +45,6 @@ class StoryState:
             },
             characters={character.name: character.initial for character in timeline.characters},
             previous_scene=timeline.previous_scene,
-        )
-
-    @classmethod
-    def of_snapshot(cls, snapshot: Snapshot) -> StoryState:
-        """Return the state that a snapshot froze; a snapshot's source provides every task."""
-        return cls(
-            book=snapshot.book,
-            provides=frozenset(TASK_NAMES),
-            global_state=snapshot.global_state,
-            locations=dict(snapshot.locations),
-            characters=dict(snapshot.characters),
-            previous_scene=snapshot.previous_scene,
         )
 
     def location_state(self, location: str | None) -> LocationState | None:

@@ -8,7 +8,6 @@ looks finished before it is.
 from __future__ import annotations
 
 import json
-import os
 import platform
 import shutil
 import subprocess
@@ -26,6 +25,7 @@ from pydantic import BaseModel
 
 import ewtrain
 from ewtrain.errors import ConfigError, EwtrainError
+from ewtrain.files import sync, write_json
 
 _PACKAGES = (
     "torch",
@@ -119,7 +119,8 @@ class Run:
         """Move the results into the run's folder, the file named `last` after all others, and record success."""
         folder = self.unfinished
         for path in sorted(folder.iterdir(), key=lambda path: path.name == last):
-            _sync(path)
+            if path.is_file():
+                sync(path)
             path.rename(self.dir / path.name)
         folder.rmdir()
         self._update(status="finished", ended=_now(), results=results)
@@ -142,14 +143,6 @@ class Run:
     def _update(self, **values: Any) -> None:
         self._record |= values
         write_json(self.dir / "run.json", self._record)
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file so that a reader sees the old one or the new one, never a part."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(value, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
-    _sync(partial)
-    partial.replace(path)
 
 
 def git_revision() -> str | None:
@@ -202,12 +195,6 @@ def _lock(out: Path) -> IO[str]:
         file.close()
         raise ConfigError(f"{out}: another run is at work there. Choose another --out, or wait.") from error
     return file
-
-
-def _sync(path: Path) -> None:
-    if path.is_file():
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
 
 
 def _now() -> str:

@@ -1,14 +1,15 @@
 """A book as a timeline, and a snapshot of one (contract sections 1 and 4).
 
-The models say what shape is right; what must hold between fields is checked in `timeline_file`.
+The models say what shape is right; what must hold between fields is checked in `timeline_check`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterator
 from functools import cached_property
 from typing import Annotated, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
 
 ENVIRONMENT = "Environment"
 SCENE_END = "<SCENE_END>"
@@ -25,8 +26,22 @@ TaskName = Literal[
 ]
 TASK_NAMES: tuple[TaskName, ...] = get_args(TaskName)
 
-# Text at its edges stripped, and never blank: a message of ours has no white space at its edges.
-Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+
+def _strip(value: object) -> object:
+    """Return a text without white space at its edges; a lone surrogate, which no file can hold, is refused."""
+    if not isinstance(value, str):
+        return value
+    if not value.isascii():
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError:
+            raise ValueError("a text without lone surrogates is wanted: replace them") from None
+    return value.strip()
+
+
+# Never blank, and without white space at its edges, as no message of ours has any. By Python's own strip, as
+# everywhere else: pydantic's leaves some control characters standing.
+Text = Annotated[str, StringConstraints(min_length=1), BeforeValidator(_strip)]
 BookId = Annotated[str, StringConstraints(pattern=r"^[a-z0-9-]+$")]
 
 
@@ -76,7 +91,7 @@ class SubLocation(StoryModel):
 class LocationState(StoryModel):
     """A place's physical state: flat (`important_entities`) or grouped (`sub_locations`), never both."""
 
-    description: Annotated[str, StringConstraints(strip_whitespace=True)]
+    description: Annotated[str, BeforeValidator(_strip)]
     important_entities: list[Entity] | None = None
     sub_locations: list[SubLocation] | None = None
 
@@ -85,6 +100,28 @@ class LocationState(StoryModel):
         if (self.important_entities is None) == (self.sub_locations is None):
             raise ValueError("a location state has either important_entities or sub_locations")
         return self
+
+
+def entity_faults(state: LocationState, people: Container[str]) -> Iterator[tuple[str, str, str]]:
+    """Yield (path, what is wrong, what would be right) for names that may not stand in a location state."""
+    groups = [("", state.important_entities or [])]
+    if state.sub_locations is not None:
+        yield from _twice("sub_locations", [part.name for part in state.sub_locations])
+        groups = [
+            (f"sub_locations[{i}].", part.important_entities) for i, part in enumerate(state.sub_locations)
+        ]
+    for prefix, entities in groups:
+        yield from _twice(f"{prefix}important_entities", [entity.name for entity in entities])
+        for i, entity in enumerate(entities):
+            if entity.name in people:
+                path = f"{prefix}important_entities[{i}].name"
+                yield path, f"{entity.name!r} is a character", "An entity is never a person: remove it"
+
+
+def _twice(path: str, names: list[str]) -> Iterator[tuple[str, str, str]]:
+    for i, name in enumerate(names):
+        if name in names[:i]:
+            yield f"{path}[{i}].name", f"{name!r} stands twice in one list", "Merge the two, or rename one"
 
 
 class Location(StoryModel):

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import difflib
 import unicodedata
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic import ValidationError
+
 from ewtrain.content import control_strings, unclosed_brackets
 from ewtrain.errors import Fault
-from ewtrain.json_file import RepeatedKeys, brief
-from ewtrain.story import ENVIRONMENT, RESERVED_NAMES, TASK_NAMES
+from ewtrain.files import RepeatedKeys, brief
+from ewtrain.story import ENVIRONMENT, RESERVED_NAMES, TASK_NAMES, LocationState, entity_faults
 
-# Key spellings of location states as EW Tables 26-27 print them, beside the canonical ones.
+# Key spellings of location states as EW Tables 26 and 27 print them, beside the canonical ones.
 _PRINTED_KEYS = {
     "Detailed Description": "description",
-    "Description": "description",
     "Important Entities": "important_entities",
     "Sub Locations": "sub_locations",
 }
@@ -62,6 +62,9 @@ class _Checker:
         self.provides = {p for p in _list(provided) if isinstance(p, str)}
         self.characters: dict[str, str] = {}
         self.locations: dict[str, str] = {}
+        self.states: dict[
+            str, LocationState | None
+        ] = {}  # of each location, at the point the walk has reached
 
     def fault(self, path: str, wrong: str, right: str) -> None:
         self.report.faults.append(Fault(self.report.file, path, wrong, right))
@@ -73,8 +76,8 @@ class _Checker:
         self._texts(self.data, "")
         self._provides()
         self._book()
-        self.characters = self._names("characters", RESERVED_NAMES)
-        self.locations = self._names("locations", RESERVED_NAMES)
+        self.characters = self._names("characters")
+        self.locations = self._names("locations")
         self._states_at_start()
         if isinstance(self.data.get("previous_scene"), dict):
             self._previous_scene(self.data["previous_scene"])
@@ -82,7 +85,7 @@ class _Checker:
         return self.report
 
     def _texts(self, value: Any, path: str) -> None:
-        """Whatever holds for every text and object: control strings, doubled keys, printed key spellings."""
+        """What holds for every text and object: control strings and doubled keys."""
         if isinstance(value, str):
             if "<" in value or "===Segment" in value:
                 for found in dict.fromkeys(control_strings(value)):
@@ -92,7 +95,7 @@ class _Checker:
                             "holds '</think>'",
                             "Remove it: some chat templates delete what stands before it",
                         )
-                    elif value not in RESERVED_NAMES:
+                    else:
                         self.notice(
                             path, f"holds the control string {found!r}", "It is tokenised as ordinary text"
                         )
@@ -104,17 +107,6 @@ class _Checker:
                 self.fault(
                     f"{path}.{key}" if path else key, "stands twice in one object", "Keep one of the two"
                 )
-            for key in [k for k in value if k in _PRINTED_KEYS]:
-                if _PRINTED_KEYS[key] in value:
-                    self.fault(
-                        f"{path}.{key}",
-                        f"stands beside {_PRINTED_KEYS[key]!r}",
-                        "Keep one of the two spellings",
-                    )
-            if any(key in _PRINTED_KEYS for key in value):
-                renamed = {_PRINTED_KEYS.get(k, k): v for k, v in value.items()}
-                value.clear()
-                value.update(renamed)
             for key, item in value.items():
                 self._texts(item, f"{path}.{key}" if path else key)
 
@@ -130,33 +122,34 @@ class _Checker:
         if isinstance(language, str):
             import langcodes
 
-            if not langcodes.tag_is_valid(language):
+            known = langcodes.tag_is_valid(language) and langcodes.Language.get(language).language
+            if known in (False, None, "mul", "zxx"):
                 self.fault(
                     "book.language", f"{language!r} is no BCP 47 tag", "Write one such as 'en' or 'pt-BR'"
                 )
 
-    def _one_name(self, name: Any, path: str, reserved: Iterable[str]) -> bool:
+    def _one_name(self, name: Any, path: str) -> bool:
         if not isinstance(name, str):
             return False
-        if "\n" in name or "\r" in name:
+        if len(name.splitlines()) > 1:
             self.fault(path, f"{brief(name)} has a line break", "A name is one line")
         elif name != name.strip():
             self.fault(path, f"{name!r} has white space at its edges", f"Write {name.strip()!r}")
         elif not unicodedata.is_normalized("NFC", name):
             self.fault(path, f"{name!r} is not in Unicode NFC", "Normalise the file's names to NFC")
-        elif name in reserved:
+        elif name in RESERVED_NAMES:
             self.fault(path, f"{name!r} is reserved", "Use another name")
         else:
             return True
         return False
 
-    def _names(self, kind: str, reserved: Iterable[str]) -> dict[str, str]:
+    def _names(self, kind: str) -> dict[str, str]:
         """Return official name by any name; doubled names and clashing aliases are faults."""
         officials: dict[str, str] = {}
         items = _list(self.data.get(kind))
         for i, item in enumerate(items):
             name, path = _dict(item).get("name"), f"{kind}[{i}].name"
-            self._one_name(name, path, reserved)
+            self._one_name(name, path)
             if isinstance(name, str) and name in officials:
                 self.fault(path, f"{name!r} is the name of two {kind}", "Merge them, or rename one")
             elif isinstance(name, str):
@@ -166,7 +159,7 @@ class _Checker:
             owner = _dict(item).get("name")
             for j, alias in enumerate(_list(_dict(item).get("aliases"))):
                 path = f"{kind}[{i}].aliases[{j}]"
-                if not self._one_name(alias, path, reserved):
+                if not self._one_name(alias, path):
                     continue
                 if alias == owner:
                     self.fault(path, f"{alias!r} is the official name itself", "Remove the alias")
@@ -177,30 +170,32 @@ class _Checker:
                     names[alias] = owner
         return names
 
-    def _entities(self, state: Any, path: str) -> None:
-        state = _dict(state)
-        if isinstance(state.get("sub_locations"), list):
-            self._no_name_twice(state["sub_locations"], f"{path}.sub_locations")
-            for i, sub in enumerate(state["sub_locations"]):
-                self._entities(sub, f"{path}.sub_locations[{i}]")
-        entities = _list(state.get("important_entities"))
-        self._no_name_twice(entities, f"{path}.important_entities")
-        for i, entity in enumerate(entities):
-            name = _dict(entity).get("name")
-            if isinstance(name, str) and name in self.characters:
-                at = f"{path}.important_entities[{i}].name"
-                self.fault(at, f"{name!r} is a character", "An entity is never a person: remove it")
+    def _location_state(self, holder: dict[str, Any], key: str, path: str) -> LocationState | None:
+        """Return a state, its keys made canonical in place; None where there is none of the right shape."""
+        if holder.get(key) is None:
+            return None
+        self._canonical_keys(holder[key], f"{path}.{key}")
+        try:
+            state = LocationState.model_validate(holder[key])
+        except ValidationError:
+            return None
+        for inner, wrong, right in entity_faults(state, self.characters):
+            self.fault(f"{path}.{key}.{inner}", wrong, right)
+        return state
 
-    def _no_name_twice(self, items: list[Any], path: str) -> None:
-        seen: set[str] = set()
-        for i, item in enumerate(items):
-            name = _stripped(_dict(item).get("name"))
-            if name is not None and name in seen:
+    def _canonical_keys(self, state: Any, path: str) -> None:
+        if not isinstance(state, dict):
+            return
+        for printed, canonical in _PRINTED_KEYS.items():
+            if printed in state and canonical in state:
                 self.fault(
-                    f"{path}[{i}].name", f"{name!r} stands twice in one list", "Merge the two, or rename one"
+                    f"{path}.{printed}", f"stands beside {canonical!r}", "Keep one of the two spellings"
                 )
-            if name is not None:
-                seen.add(name)
+        renamed = {_PRINTED_KEYS.get(key, key): value for key, value in state.items()}
+        state.clear()
+        state.update(renamed)
+        for i, part in enumerate(_list(state.get("sub_locations"))):
+            self._canonical_keys(part, f"{path}.sub_locations[{i}]")
 
     def _needs(self, task: str, value: Any, path: str) -> None:
         if task in self.provides and value is None:
@@ -225,14 +220,16 @@ class _Checker:
             self._needs("character_update", initial.get("short_description"), f"{path}.short_description")
             self._short_description(initial.get("short_description"), f"{path}.short_description")
         for i, location in enumerate(_list(self.data.get("locations"))):
-            state = _dict(location).get("initial")
-            self._needs("world_update", state, f"locations[{i}].initial")
-            self._entities(state, f"locations[{i}].initial")
+            location = _dict(location)
+            self._needs("world_update", location.get("initial"), f"locations[{i}].initial")
+            state = self._location_state(location, "initial", f"locations[{i}]")
+            if isinstance(location.get("name"), str):
+                self.states[location["name"]] = state
 
     def _resolve(self, name: Any, names: dict[str, str], path: str, kind: str) -> Any:
         if not isinstance(name, str):
             return name
-        official = names.get(name) or names.get(name.strip())
+        official = names.get(name)
         if official is None:
             near = difflib.get_close_matches(name, names, n=1)
             right = f"Did you mean {near[0]!r}?" if near else f"Add it to {kind}, or as an alias"
@@ -309,15 +306,12 @@ class _Checker:
         cast = self._people(previous, "cast", "previous_scene.cast")
         self._per_person(previous, "motivations", cast, "previous_scene")
         for i, interaction in enumerate(_list(previous.get("interactions"))):
-            self._actors(_dict(interaction), cast, f"previous_scene.interactions[{i}]")
+            at = f"previous_scene.interactions[{i}]"
+            self._actors(_dict(interaction), cast, at)
+            self._brackets(_dict(interaction).get("content"), f"{at}.content")
 
     def _scenes(self) -> None:
         global_state = _stripped(self.data.get("initial_global_state"))
-        places = {
-            _dict(place).get("name"): _dict(place).get("initial")
-            for place in _list(self.data.get("locations"))
-            if isinstance(_dict(place).get("name"), str)
-        }
         profiles = {
             _dict(c).get("name"): _stripped(_dict(_dict(c).get("initial")).get("profile"))
             for c in _list(self.data.get("characters"))
@@ -343,7 +337,7 @@ class _Checker:
                         f"{at}.global_state", "equals the current state", "Leave it out where nothing changed"
                     )
                 global_state = new_global or global_state
-                self._new_place_state(interaction, scene.get("location"), places, at)
+                self._new_place_state(interaction, scene.get("location"), at)
             self._updates(scene, cast, profiles, path)
 
     def _motivations(self, scene: dict[str, Any], cast: list[Any], path: str) -> None:
@@ -361,26 +355,19 @@ class _Checker:
                         at, wrong, "Prompts show (Not recorded.), and the row is counted as not_in_source"
                     )
 
-    def _new_place_state(
-        self, interaction: dict[str, Any], location: Any, places: dict[Any, Any], path: str
-    ) -> None:
-        state = interaction.get("location_state")
-        if state is None:
+    def _new_place_state(self, interaction: dict[str, Any], location: Any, path: str) -> None:
+        if interaction.get("location_state") is None:
             return
         if location is None:
-            self.fault(
-                f"{path}.location_state",
-                "changes a place in a scene without one",
-                "Give the scene a location",
-            )
+            wrong = "changes a place in a scene without one"
+            self.fault(f"{path}.location_state", wrong, "Give the scene a location")
+        state = self._location_state(interaction, "location_state", path)
+        if state is None or not isinstance(location, str):
             return
-        self._entities(state, f"{path}.location_state")
-        if isinstance(location, str):
-            if state == places.get(location):
-                self.fault(
-                    f"{path}.location_state", "equals the current state", "Leave it out where nothing changed"
-                )
-            places[location] = state
+        if state == self.states.get(location):
+            wrong = "equals the current state"
+            self.fault(f"{path}.location_state", wrong, "Leave it out where nothing changed")
+        self.states[location] = state
 
     def _updates(
         self, scene: dict[str, Any], cast: list[Any], profiles: dict[Any, str | None], path: str

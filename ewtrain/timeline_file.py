@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from ewtrain.errors import DataError, Fault
-from ewtrain.json_file import brief, read_json, shape_faults
+from ewtrain.files import brief, read_json, shape_faults
 from ewtrain.story import Timeline
 from ewtrain.timeline_check import Report, check_data
 

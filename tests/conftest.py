@@ -12,6 +12,8 @@ ROOT = Path(__file__).resolve().parent.parent
 SAMPLES = ROOT / "data_builders" / "samples"
 TRIAL_DATA = Path(os.environ.get("EWTRAIN_TRIAL_DATA", ROOT.parent / "shared" / "data"))
 
+# Tests run side by side on few cores: one thread each.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_OFFLINE", "1")
 os.environ.setdefault("HF_DATASETS_OFFLINE", "1")

@@ -430,6 +430,40 @@ def test_what_a_killed_build_left_is_cleared_by_the_next_one(tmp_path: Path) -> 
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+def test_a_folder_that_a_killed_build_was_replacing_comes_back(tmp_path: Path) -> None:
+    (tmp_path / ".out.old-999999999").mkdir()
+    (tmp_path / ".out.old-999999999" / MANIFEST).write_text("{}")
+    with pytest.raises(DataError, match="finished build"), whole_folder(tmp_path / "out", marker=MANIFEST):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([{"messages": [{"role": "tool", "content": "x"}]}] * 3, "no row can be used; tool_role: 3"),
+        (
+            [
+                *({"messages": [{"role": "user", "content": f"{i}"}]} for i in range(4)),
+                *(
+                    {"messages": [{"role": "user", "content": f"{i}"}, {"role": "assistant", "content": "x"}]}
+                    for i in range(6)
+                ),
+            ],
+            "40.0%",
+        ),
+    ],
+)
+def test_row_h32_general_data_of_which_too_much_is_refused_fails_the_build(
+    tmp_path: Path, rows: list[Any], said: str
+) -> None:
+    general = tmp_path / "general.jsonl"
+    general.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    with pytest.raises(DataError, match=said):
+        build([SAMPLES], tmp_path / "out", BuildSettings(), general=str(general))
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_file_that_changes_during_the_build_stops_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,6 +44,19 @@ def test_validate_says_good_and_exits_0_or_lists_every_fault_and_exits_1(tmp_pat
     assert said.count("good, 13 scenes") == 2
 
 
+def test_validate_counts_notices_of_every_file_and_lists_them_when_asked(tmp_path: Path) -> None:
+    text = LAMP.read_text(encoding="utf-8").replace('"content": "', '"content": "[', 1)
+    (tmp_path / "b.timeline.json").write_text(text, encoding="utf-8")
+    assert "1 notice(s) are worth a look: pass --notices" in ewtrain("validate", tmp_path)
+    assert "'[' at 0 is never closed" in ewtrain("validate", "--notices", tmp_path)
+
+
+def test_export_needs_no_more_than_the_folder(tmp_path: Path) -> None:
+    ewtrain("build", LAMP, "--out", tmp_path / "data")
+    assert "dataset_info.json" not in ewtrain("export", tmp_path / "data")
+    assert (tmp_path / "data" / "export" / "sharegpt" / "dataset_info.json").exists()
+
+
 def test_build_prints_counts_and_what_one_should_know(tmp_path: Path) -> None:
     said = ewtrain("build", SAMPLES, "--out", tmp_path / "data", "--general", SAMPLES / "general.jsonl")
     assert "next_character" in said and "general" in said

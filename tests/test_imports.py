@@ -19,7 +19,7 @@ LAYERS = [
         "chat",
         "errors",
         "configs",
-        "json_file",
+        "files",
         "timeline_check",
         "timeline_file",
     },

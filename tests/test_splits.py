@@ -112,12 +112,26 @@ def test_a_splits_file_that_does_not_fit_is_refused(tmp_path: Path, content: obj
         make_splits(NUM, seed=0, given=tmp_path / "splits.json")
 
 
-def test_a_splits_file_without_validation_gets_one_drawn(tmp_path: Path) -> None:
-    (tmp_path / "splits.json").write_text(
-        json.dumps({"books": {"a": "train_only", "b": "ood"}}), encoding="utf-8"
-    )
-    splits = make_splits(NUM, seed=0, given=tmp_path / "splits.json")
-    assert set(splits.validation) == {"a"} and len(splits.validation["a"]) == 1
+@pytest.mark.parametrize("validation", [{}, {"a": []}])
+def test_a_splits_file_with_no_validation_scene_gets_one_drawn(tmp_path: Path, validation: object) -> None:
+    given = {"books": {"a": "train_only", "b": "ood"}, "validation": validation}
+    (tmp_path / "splits.json").write_text(json.dumps(given), encoding="utf-8")
+    assert len(make_splits(NUM, seed=0, given=tmp_path / "splits.json").validation["a"]) == 1
+
+
+def test_given_validation_scenes_and_another_way_to_draw_them_are_refused_together(tmp_path: Path) -> None:
+    given = {"books": {"a": "train_only", "b": "ood"}, "validation": {"a": [3]}}
+    (tmp_path / "splits.json").write_text(json.dumps(given), encoding="utf-8")
+    with pytest.raises(DataError, match="Remove one of the two"):
+        make_splits(NUM, seed=0, by="row", given=tmp_path / "splits.json")
+    assert make_splits(NUM, seed=0, given=tmp_path / "splits.json").validation == {"a": [3]}
+
+
+def test_a_splits_file_may_name_books_that_were_set_aside(tmp_path: Path) -> None:
+    given = {"books": {"a": "train_only", "b": "ood", "bad": "ood"}, "validation": {"a": [3], "bad": [1]}}
+    (tmp_path / "splits.json").write_text(json.dumps(given), encoding="utf-8")
+    splits = make_splits(NUM, seed=0, given=tmp_path / "splits.json", ignore_unknown=True)
+    assert splits.books == {"a": "train_only", "b": "ood"} and splits.validation == {"a": [3]}
 
 
 def test_too_few_training_scenes_are_an_error_not_an_empty_split() -> None:

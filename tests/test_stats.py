@@ -20,7 +20,7 @@ from data_builders.write import RowWriter, read_rows
 from ewtrain.chat import ADAPTERS, Example, supervised_turns
 from ewtrain.data.tokenize import ChatTokenizer
 from ewtrain.errors import DataError
-from ewtrain.json_file import read_json
+from ewtrain.files import read_json
 
 QWEN = ChatTokenizer(toy_tokenizer("qwen2.5"))
 SPLITS = ("train", "validation")

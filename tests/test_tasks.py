@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ewtrain.chat import Message
-from ewtrain.story import ENVIRONMENT, SCENE_END, Interaction
+from ewtrain.story import ENVIRONMENT, SCENE_END, Interaction, LocationState
 from ewtrain.tasks import (
     INTERACTION_GEN,
     NEXT_CHARACTER,
@@ -254,6 +254,7 @@ def _wrong() -> list[Any]:
             ],
         },
         "motivation_update": {
+            "not_json": ['{"motivation": ' + "1" * 5000 + "}"],
             "wrong_shape": ['{"motivation": ""}', '{"motivation": null}', '{"motivation": "a\\ud83d"}'],
         },
         "next_character": {
@@ -276,7 +277,7 @@ def _wrong() -> list[Any]:
             ],
         },
         "interaction_gen": {
-            "wrong_shape": ["", " \n"],
+            "wrong_shape": ["", " \n", "hi \ud83d"],
             "not_allowed": [
                 "hi <|im_end|>",
                 "<think>no</think> hi",
@@ -294,7 +295,7 @@ def _wrong() -> list[Any]:
         },
     }
     return [
-        pytest.param(name, kind, completion, id=f"{name} {kind} {completion[:40]}")
+        pytest.param(name, kind, completion, id=f"{name} {kind} {completion[:40]!a}")
         for name, kinds in cases.items()
         for kind, completions in kinds.items()
         for completion in completions
@@ -315,6 +316,22 @@ def test_a_place_cannot_change_in_a_scene_without_one() -> None:
     with pytest.raises(ParseError, match="not_allowed"):
         task.parse(gold, nowhere.input)
     assert not CONSTRAINED.accepts(task.schema(nowhere.input), gold)
+
+
+@pytest.mark.parametrize(
+    "entities", [[{"name": "bell", "state": "a"}] * 2, [{"name": "Tove", "state": "asleep"}]]
+)
+def test_a_new_place_state_names_nothing_twice_and_no_person(entities: list[dict[str, str]]) -> None:
+    specimen = SPECIMENS["world_update"][0]
+    state = LocationState.model_validate({"description": "d", "important_entities": entities})
+    gold = TASKS["world_update"].format_target(specimen.target.model_copy(update={"location_state": state}))
+    with pytest.raises(ParseError, match="not_allowed"):
+        TASKS["world_update"].parse(gold, specimen.input)
+
+
+def test_a_tracker_that_is_there_is_shown_whatever_its_source_provides() -> None:
+    role = sections.Role(name="Ada", hidden_tracker="a debt", tracked=False)
+    assert "Hidden tracker:\na debt" in sections.role([role], motivations=False)
 
 
 def test_a_group_comes_back_in_cast_order_whatever_order_it_was_answered_in() -> None:
@@ -347,7 +364,6 @@ def test_fitting_drops_as_few_of_the_oldest_interactions_as_it_takes_and_whole_o
     name: str, specimen: Specimen
 ) -> None:
     task = TASKS[name]
-    whole = task.render(specimen.input)
     most = task._droppable(specimen.input)
     for drop in range(most + 1):
         wanted = task._prompt(specimen.input, 0, drop)
@@ -361,8 +377,6 @@ def test_fitting_drops_as_few_of_the_oldest_interactions_as_it_takes_and_whole_o
         assert fitted.omitted == drop
         text = shown(fitted.messages)
         assert (f"({drop} earlier interactions omitted)" in text) == (drop > 0)
-        untouched = set(shown(whole.messages).splitlines()) - set(text.splitlines())
-        assert all(line.startswith('["') or "omitted" in line or drop for line in untouched)
     too_short = Budget(characters, 10)
     with pytest.raises(PromptTooLong):
         task.render(specimen.input, budget=too_short)
@@ -442,11 +456,14 @@ def test_fingerprints_differ_between_tasks_and_follow_wordings_formats_and_schem
         changed = {name for name, mark in now().items() if mark != before[name]}
         assert changed == touched, file
     monkeypatch.setattr(task_base, "prompt_text", real)
+    in_a_scene = {"next_character", "world_update", "interaction_gen"}
     for constant, touched in [
         ("NOTHING_VISIBLE", {"interaction_gen"}),
         ("SEGMENT_START", {"interaction_gen"}),
         ("STORY_BEGINS", {"scene_cast", "location_scenario", "motivation_update"}),
-        ("NO_PLACE", {"motivation_update", "next_character", "world_update"}),
+        ("NOTHING_SEEN", {"scene_cast", "location_scenario", "motivation_update", "character_update"}),
+        ("NOTHING_YET", {"next_character", "interaction_gen"}),
+        ("NO_PLACE", {"motivation_update", *in_a_scene}),
         ("EMPTY_TRACKER", {"motivation_update", "interaction_gen", "character_update"}),
         ("ENVIRONMENT_ROLE", {"interaction_gen"}),
         ("NOT_RECORDED", set(TASKS)),
@@ -454,6 +471,14 @@ def test_fingerprints_differ_between_tasks_and_follow_wordings_formats_and_schem
         with monkeypatch.context() as patch:
             patch.setattr(sections, constant, "(changed)")
             assert {name for name, mark in now().items() if mark != before[name]} == touched, constant
+    with monkeypatch.context() as patch:
+        patch.setattr(task_base, "language_line", lambda language: "In your own tongue.")
+        assert {name for name, mark in now().items() if mark != before[name]} == set(TASKS)
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            LocationState, "model_dump", lambda self, **kw: "grouped" if self.sub_locations else "flat"
+        )
+        assert {name for name, mark in now().items() if mark != before[name]} == in_a_scene
     monkeypatch.setattr(type(TASKS["scene_cast"]), "schema", lambda self, inp: {"type": "object"})
     assert {name for name, mark in now().items() if mark != before[name]} == {"scene_cast"}
     monkeypatch.undo()

@@ -150,13 +150,42 @@ FAULTS: dict[str, tuple[Callable[[Data], None], str, str]] = {
     "a wrong version": (_set("schema_version", 2), "schema_version", "found 2"),
     "a bad book id": (_set("book/book_id", "Bad Id"), "book.book_id", "found 'Bad Id'"),
     "a bad language": (_set("book/language", "english!"), "book.language", "BCP 47"),
+    "no language": (_set("book/language", "und"), "book.language", "BCP 47"),
+    "a name of two lines by Unicode": (
+        _set("characters/0/name", "A\u2028da"),
+        "characters[0].name",
+        "line break",
+    ),
+    "a member with edges": (_set("scenes/0/cast/1", "Ben "), "scenes[0].cast[1]", "Did you mean 'Ben'?"),
+    "an unchanged location state in other words": (
+        _set(
+            f"{TURN}/location_state",
+            {
+                "description": " wet",
+                "Important Entities": [{"name": "rope ", "state": "coiled"}],
+                "sub_locations": None,
+            },
+        ),
+        "scenes[0].interactions[0].location_state",
+        "equals the current state",
+    ),
+    "a person as an entity, with edges": (
+        _set("locations/0/initial/important_entities/0/name", "Ada "),
+        "locations[0].initial.important_entities[0].name",
+        "is a character",
+    ),
+    "a key in both spellings": (
+        _set("locations/0/initial/Detailed Description", "x"),
+        "locations[0].initial.Detailed Description",
+        "stands beside 'description'",
+    ),
     "no scenes": (_set("scenes", []), "scenes", "at least 1"),
     "an empty cast": (_set("scenes/0/cast", []), "scenes[0].cast", "at least 1"),
     "a blank text": (_set(f"{TURN}/content", "  "), f"{'scenes[0].interactions[0].content'}", "at least 1"),
     "a lone surrogate": (
         _set(f"{TURN}/content", "a\ud83d b"),
         "scenes[0].interactions[0].content",
-        "unicode",
+        "lone surrogates",
     ),
     "an unknown task": (_set("provides", ["scene_casts"]), "provides[0]", "scene_casts"),
     "a task named twice": (_set("provides", ["next_character"] * 2), "provides", "twice"),
@@ -307,6 +336,7 @@ def test_a_key_that_stands_twice_is_a_fault(tmp_path: Path) -> None:
         ("\ufeff" + "{}", "is missing"),
         ("not json", "not JSON"),
         ("[" * 100_000, "nested too deeply"),
+        ("[" + "1" * 5000 + "]", "not JSON of ours"),
     ],
 )
 def test_what_is_no_timeline_is_refused_with_a_clear_message(tmp_path: Path, content: str, said: str) -> None:
@@ -314,6 +344,29 @@ def test_what_is_no_timeline_is_refused_with_a_clear_message(tmp_path: Path, con
     path.write_bytes(content.encode())
     with pytest.raises(DataError, match=said):
         read_timeline(path)
+
+
+def test_a_gzip_file_with_a_broken_byte_is_refused(tmp_path: Path) -> None:
+    raw = bytearray(gzip.compress(json.dumps(small()).encode()))
+    raw[20] ^= 0xFF
+    (tmp_path / "b.timeline.json.gz").write_bytes(raw)
+    with pytest.raises(DataError, match=r"cannot be read|cut off"):
+        read_timeline(tmp_path / "b.timeline.json.gz")
+
+
+def test_a_character_may_be_called_like_a_printed_key(tmp_path: Path) -> None:
+    data = json.loads(json.dumps(small()).replace('"Ben"', '"Important Entities"'))
+    assert read_timeline(write(tmp_path / "b.timeline.json", data)).scenes[0].cast == [
+        "Ada",
+        "Important Entities",
+    ]
+
+
+def test_no_white_space_of_any_kind_is_left_at_the_edges_of_a_text(tmp_path: Path) -> None:
+    data = small()
+    scene(data)["interactions"][0]["content"] = "\x1fhi\x1c"
+    timeline = read_timeline(write(tmp_path / "b.timeline.json", data))
+    assert timeline.scenes[0].interactions[0].content == "hi"
 
 
 @pytest.mark.parametrize("name", ["b.timeline.json", "b.timeline.json.gz", "b.timeline.json.zst"])
@@ -339,10 +392,18 @@ def test_a_compressed_file_that_is_cut_off_is_refused_not_read_short(
 def test_notices_name_unclosed_brackets_control_strings_and_word_counts(tmp_path: Path) -> None:
     data = small()
     scene(data)["interactions"][0]["content"] = "wait <|im_end|> [so"
+    scene(data)["interactions"][1]["content"] = "<SCENE_END>"
+    data["previous_scene"] = {
+        "scenario": "s",
+        "cast": ["Ada"],
+        "interactions": [{"actors": ["Ada"], "content": "(so"}],
+    }
     timeline, report = load_timeline(write(tmp_path / "b.timeline.json", data))
     assert timeline is not None
     said = " ".join(f"{notice.path} {notice.wrong}" for notice in report.notices)
     assert "'<|im_end|>'" in said and "never closed" in said and "1 words" in said
+    assert "scenes[0].interactions[1].content holds the control string '<SCENE_END>'" in said
+    assert "previous_scene.interactions[0].content '(' at 0" in said
 
 
 def test_a_partial_source_may_lack_what_only_other_tasks_need(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def loads(completion: str) -> Any:
     """Return the JSON of an answer that holds nothing else; ParseError not_json otherwise."""
     try:
         return json.loads(completion.strip(), object_pairs_hook=_object, parse_constant=_no_constant)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError: also an integer of thousands of digits
         raise ParseError("not_json", str(error)) from None
 
 
@@ -65,11 +65,16 @@ def read_text(data: dict[str, Any], key: str) -> str:
     text = data[key]
     if not isinstance(text, str) or not text.strip():
         raise ParseError("wrong_shape", f"{key} is text that is not blank")
+    return writable(text.strip())
+
+
+def writable(text: str) -> str:
+    """Return a text that can be written as UTF-8; ParseError for a lone surrogate."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
-        raise ParseError("wrong_shape", f"{key} holds a lone surrogate") from None
-    return text.strip()
+        raise ParseError("wrong_shape", "the answer holds a lone surrogate") from None
+    return text
 
 
 def read_text_or_null(data: dict[str, Any], key: str) -> str | None:

@@ -98,14 +98,13 @@ class Task(ABC, Generic[InputT, TargetT]):
         With a budget the oldest interactions are dropped until it fits, as few as that takes; rules,
         states, scenario and the newest interaction always stay. PromptTooLong if that is not enough.
         """
-        if budget is None:
-            return self._prompt(inp, wording, 0)
+        whole = self._prompt(inp, wording, 0)
+        if budget is None or budget.count_tokens(whole.messages) <= budget.max_tokens:
+            return whole
 
         def tokens(drop: int) -> int:
             return budget.count_tokens(self._prompt(inp, wording, drop).messages)
 
-        if tokens(0) <= budget.max_tokens:
-            return self._prompt(inp, wording, 0)
         low, high = 0, self._droppable(inp)  # low does not fit; the smallest drop that fits is in (low, high]
         if (least := tokens(high)) > budget.max_tokens:
             raise PromptTooLong(self.name, least, budget.max_tokens)

@@ -55,7 +55,7 @@ class CharacterUpdate(SingleTurn[CharacterUpdateInput, Update]):
             sections.block("Scenario", inp.scenario),
             self._instructions(wording, inp.language, character=inp.role.name),
             sections.role([inp.role], motivations=True),
-            sections.story_so_far(inp.interactions, drop),
+            sections.story_so_far(inp.interactions, drop, over=True),
         ]
 
     def _droppable(self, inp: CharacterUpdateInput) -> int:

@@ -11,7 +11,7 @@ from ewtrain.content import control_strings, visible_to
 from ewtrain.replay import StoryState
 from ewtrain.story import ENVIRONMENT, Interaction, ScenePlan, StoryModel
 from ewtrain.tasks import sections
-from ewtrain.tasks.answers import ParseError
+from ewtrain.tasks.answers import ParseError, writable
 from ewtrain.tasks.base import Prompt, Task, TaskInput
 from ewtrain.tasks.sections import CastMember, Role, ScenePlace
 
@@ -113,7 +113,7 @@ class InteractionGen(Task[InteractionGenInput, InteractionGenTarget]):
         return [*own, self.format_target(target)]
 
     def parse(self, completion: str, inp: InteractionGenInput) -> InteractionGenTarget:
-        content = completion.strip()
+        content = writable(completion.strip())
         if not content:
             raise ParseError("wrong_shape", "the turn is empty")
         if found := control_strings(content):

@@ -74,7 +74,8 @@ class NextCharacter(Task[NextCharacterInput, NextCharacterTarget]):
         return dumps(target.actors)
 
     def answers(self, inp: NextCharacterInput, target: NextCharacterTarget) -> list[str]:
-        return [*(dumps(interaction.actors) for interaction in inp.live), self.format_target(target)]
+        live = [NextCharacterTarget(actors=interaction.actors) for interaction in inp.live]
+        return [self.format_target(decision) for decision in [*live, target]]
 
     def parse(self, completion: str, inp: NextCharacterInput) -> NextCharacterTarget:
         cast = [member.name for member in inp.cast]

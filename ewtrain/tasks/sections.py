@@ -16,6 +16,7 @@ NOT_RECORDED = "(Not recorded.)"
 STORY_BEGINS = "(The story begins here.)"
 NOTHING_VISIBLE = "(Nothing visible has happened since.)"
 NOTHING_YET = "(Nothing has happened yet.)"
+NOTHING_SEEN = "(Nothing visible happened.)"
 NO_PLACE = "(No particular place.)"
 EMPTY_TRACKER = "(Empty.)"
 ENVIRONMENT_ROLE = "(The Environment has no profile, tracker or motivation.)"
@@ -72,13 +73,16 @@ def lines(interactions: Iterable[Interaction]) -> str:
     return "\n".join(map(line, interactions))
 
 
-def history(interactions: Sequence[Interaction], drop: int, empty: str = NOTHING_YET) -> str:
-    """Return interactions a line each; the oldest `drop` give way to a line that counts them."""
+def history(interactions: Sequence[Interaction], drop: int, *, over: bool) -> str:
+    """Return interactions a line each; the oldest `drop` give way to a line that counts them.
+
+    `over`: the scene they belong to is finished.
+    """
     kept = lines(interactions[drop:])
     if drop:
         omitted = f"({drop} earlier interactions omitted)"
         return f"{omitted}\n{kept}" if kept else omitted
-    return kept or empty
+    return kept or (NOTHING_SEEN if over else NOTHING_YET)
 
 
 def block(title: str, body: str | None) -> str:
@@ -111,21 +115,21 @@ def place(where: ScenePlace) -> str:
 def previous_scene(scene: PastScene | None, drop: int) -> str:
     if scene is None:
         return block("Previous scene", STORY_BEGINS)
-    return block("Previous scene", f"{scene.scenario}\n{history(scene.interactions, drop)}")
+    return block("Previous scene", f"{scene.scenario}\n{history(scene.interactions, drop, over=True)}")
 
 
 def role(members: Sequence[Role], *, motivations: bool) -> str:
     """Return each acting member's own profile, tracker and motivation; a fixed line for Environment."""
     entries = []
     for member in members:
-        tracker = (member.hidden_tracker or EMPTY_TRACKER) if member.tracked else NOT_RECORDED
+        tracker = member.hidden_tracker or (EMPTY_TRACKER if member.tracked else NOT_RECORDED)
         entry = f"## {member.name}\nProfile:\n{member.profile or NOT_RECORDED}\nHidden tracker:\n{tracker}"
         entries.append(f"{entry}\nMotivation:\n{member.motivation or NOT_RECORDED}" if motivations else entry)
     return block("Your role", "\n\n".join(entries) or ENVIRONMENT_ROLE)
 
 
-def story_so_far(interactions: Sequence[Interaction], drop: int) -> str:
-    return block("Story so far", history(interactions, drop))
+def story_so_far(interactions: Sequence[Interaction], drop: int, *, over: bool = False) -> str:
+    return block("Story so far", history(interactions, drop, over=over))
 
 
 class PlaceDescription(StoryModel):

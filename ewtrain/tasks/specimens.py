@@ -74,6 +74,7 @@ _TURN_2 = Interaction(actors=[_PIKE.name], content="(he lays a hand on the rope)
 _TURN_3 = Interaction(actors=[ENVIRONMENT], content="Upstream, the ice cracks like a dropped plate.")
 _TURN_4 = Interaction(actors=["Tove", _PIKE.name], content="(both look up, and neither speaks)")
 _PAST = PastScene(scenario="The toll was raised again.", interactions=[_TURN_1, _TURN_2])
+_PAST_EMPTY = PastScene(scenario="The toll was raised again.", interactions=[])
 _PAST_SEEN = PastScene(scenario="The toll was raised again.", interactions=[_TURN_1_SEEN, _TURN_2])
 _TOVES_ROLE = Role(
     name="Tove",
@@ -107,6 +108,11 @@ SPECIMENS: dict[TaskName, list[Specimen]] = {
             SceneCastInput(language="fr", global_state=None, characters=_UNKNOWN_CAST, previous_scene=None),
             SceneCastTarget(has_next_scene=False),
         ),
+        Specimen(
+            "after an empty scene",
+            SceneCastInput(global_state=_WORLD, characters=_CAST, previous_scene=_PAST_EMPTY),
+            SceneCastTarget(has_next_scene=False),
+        ),
     ],
     "location_scenario": [
         Specimen(
@@ -123,6 +129,17 @@ SPECIMENS: dict[TaskName, list[Specimen]] = {
             "no place known",
             LocationScenarioInput(global_state=None, locations=[], previous_scene=None, cast=_UNKNOWN_CAST),
             LocationScenarioTarget(location=None, scenario=_SCENARIO),
+        ),
+        Specimen(
+            "after an empty scene, another language",
+            LocationScenarioInput(
+                language="fr",
+                global_state=_WORLD,
+                locations=[PlaceDescription(name="The landing", description="A plank landing.")],
+                previous_scene=_PAST_EMPTY,
+                cast=_CAST,
+            ),
+            LocationScenarioTarget(location=None, scenario=None),
         ),
     ],
     "motivation_update": [
@@ -151,14 +168,15 @@ SPECIMENS: dict[TaskName, list[Specimen]] = {
             MotivationUpdateTarget(motivation="To be gone."),
         ),
         Specimen(
-            "places not recorded",
+            "places not recorded, after an empty scene, another language",
             MotivationUpdateInput(
+                language="fr",
                 global_state=None,
                 scenario=_SCENARIO,
                 cast=_UNKNOWN_CAST,
                 location=None,
                 places_recorded=False,
-                previous_scene=None,
+                previous_scene=_PAST_EMPTY,
                 role=_UNKNOWN_ROLE,
             ),
             MotivationUpdateTarget(motivation="To be gone."),
@@ -176,6 +194,11 @@ SPECIMENS: dict[TaskName, list[Specimen]] = {
             "the first turn, no place",
             NextCharacterInput(**_next_shared, place=_NOWHERE, prior=[], live=[]),
             NextCharacterTarget(actors=["Tove", _PIKE.name]),
+        ),
+        Specimen(
+            "a grouped place, another language",
+            NextCharacterInput(language="fr", **_next_shared, place=_HOUSE, prior=[_TURN_1], live=[]),
+            NextCharacterTarget(actors=[ENVIRONMENT]),
         ),
         Specimen(
             "nothing recorded",
@@ -202,8 +225,8 @@ SPECIMENS: dict[TaskName, list[Specimen]] = {
             WorldUpdateTarget(global_state=_WORLD, location_state=_GROUPED),
         ),
         Specimen(
-            "nothing changes, no place",
-            WorldUpdateInput(**_next_shared, place=_NOWHERE, prior=[_TURN_1]),
+            "nothing changes, no place, another language",
+            WorldUpdateInput(language="fr", **_next_shared, place=_NOWHERE, prior=[_TURN_1]),
             WorldUpdateTarget(),
         ),
         Specimen(
@@ -243,6 +266,25 @@ SPECIMENS: dict[TaskName, list[Specimen]] = {
             InteractionGenTarget(content="The bell swings once in the wind."),
         ),
         Specimen(
+            "a grouped place, another language",
+            InteractionGenInput(
+                language="fr",
+                **(_gen_shared | {"place": _HOUSE}),
+                actors=["Tove"],
+                roles=[_TOVES_ROLE],
+                prior=[],
+                live=[],
+            ),
+            InteractionGenTarget(content="(she waits)"),
+        ),
+        Specimen(
+            "no place",
+            InteractionGenInput(
+                **(_gen_shared | {"place": _NOWHERE}), actors=["Tove"], roles=[_TOVES_ROLE], prior=[], live=[]
+            ),
+            InteractionGenTarget(content="(she waits)"),
+        ),
+        Specimen(
             "nothing recorded",
             InteractionGenInput(
                 global_state=None,
@@ -268,8 +310,8 @@ SPECIMENS: dict[TaskName, list[Specimen]] = {
             ),
         ),
         Specimen(
-            "an unchanged profile, an empty scene",
-            CharacterUpdateInput(scenario=_SCENARIO, role=_PIKES_ROLE, interactions=[]),
+            "an unchanged profile, an empty scene, another language",
+            CharacterUpdateInput(language="fr", scenario=_SCENARIO, role=_PIKES_ROLE, interactions=[]),
             CharacterUpdate(hidden_tracker="She may yet go.", short_description="Ansa waits."),
         ),
         Specimen(

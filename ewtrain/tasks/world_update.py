@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from ewtrain.replay import StoryState
-from ewtrain.story import Interaction, LocationState, ScenePlan, StoryModel
+from ewtrain.story import Interaction, LocationState, ScenePlan, StoryModel, entity_faults
 from ewtrain.tasks import sections
 from ewtrain.tasks.answers import ParseError, dumps, read_flag, read_object, read_text_if
 from ewtrain.tasks.base import NULL, TEXT, SingleTurn, TaskInput, constant, object_schema, refuse_think_tag
@@ -112,4 +112,6 @@ class WorldUpdate(SingleTurn[WorldUpdateInput, WorldUpdateTarget]):
             location_state = LocationState.model_validate(data["location_state"])
         except ValidationError as error:
             raise ParseError("wrong_shape", f"location_state: {error.errors()[0]['msg']}") from None
+        for path, wrong, _ in entity_faults(location_state, [member.name for member in inp.cast]):
+            raise ParseError("not_allowed", f"location_state.{path}: {wrong}")
         return WorldUpdateTarget(global_state=global_state, location_state=location_state)

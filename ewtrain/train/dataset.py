@@ -25,7 +25,7 @@ import ewtrain
 from ewtrain.chat import GENERAL, Adapter, Example, Message
 from ewtrain.data.tokenize import IGNORED, ChatTokenizer, Encoded, RowError
 from ewtrain.errors import ConfigError, DataError
-from ewtrain.runs import write_json
+from ewtrain.files import file_hash, write_json
 from ewtrain.story import TaskName
 from ewtrain.tasks import TASKS, Budget, PromptTooLong
 
@@ -155,7 +155,7 @@ def prepare_rows(
         if not path.is_file():
             raise DataError(f"{path} is missing. Make it with `ewtrain build TIMELINES --out {data}`.")
     manifest = data / "manifest.json"
-    manifest_hash = _file_hash(manifest) if manifest.is_file() else None
+    manifest_hash = file_hash(manifest) if manifest.is_file() else None
     settings = _Settings(max_length, over_long, max_answer_tokens)
     # All that the prepared files depend on; whatever is not here must not change them.
     depends_on = {
@@ -166,7 +166,7 @@ def prepare_rows(
         "over_long": over_long,
         "max_answer_tokens": max_answer_tokens,
         "tasks": {name: task.fingerprint() for name, task in TASKS.items() if task.adapter == adapter},
-        "data": {split: _file_hash(path) for split, path in files.items()},
+        "data": {split: file_hash(path) for split, path in files.items()},
     }
     key = hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()[:16]
     folder = cache / key
@@ -382,11 +382,6 @@ def _only_one_at_it(lock: Path) -> Iterator[None]:
             return
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-def _file_hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,13 @@
-"""JSON from files, and what pydantic refused of it, as faults with a place."""
+"""JSON in files, and what is wrong with it as faults with a place."""
 
 from __future__ import annotations
 
 import difflib
 import gzip
+import hashlib
 import json
+import os
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -54,45 +57,65 @@ def _unzstd(raw: bytes) -> bytes:
 
 
 def read_json(path: Path) -> Any:
-    """Return the JSON of a file (`.gz` and `.zst` too); DataError says why it is none."""
+    """Return the JSON of a file (`.gz` and `.zst` too); DataError says why it is none, as its one fault."""
     try:
         raw = _decompress(path)
     except IsADirectoryError:
-        raise DataError(
-            f"{path}: is a folder. Name a file in it, or the folder to `ewtrain build`."
-        ) from None
-    except OSError as error:  # gzip.BadGzipFile is one
-        raise DataError(
-            f"{path}: cannot be read ({error.strerror or error}). Fetch or write it again."
-        ) from None
+        raise _bad(path, "is a folder", "Name a file in it, or the folder to `ewtrain build`") from None
     except EOFError:
-        raise DataError(f"{path}: the compressed file is cut off. Fetch or write it again.") from None
+        raise _bad(path, "the compressed file is cut off", "Fetch or write it again") from None
+    except (OSError, zlib.error) as error:  # gzip.BadGzipFile is an OSError
+        why = getattr(error, "strerror", None) or error
+        raise _bad(path, f"cannot be read ({why})", "Fetch or write it again") from None
     except Exception as error:
         if type(error).__name__ != "ZstdError":
             raise
-        raise DataError(f"{path}: not a zstd file ({error}). Fetch or write it again.") from None
+        raise _bad(path, f"not a zstd file ({error})", "Fetch or write it again") from None
     if not raw.strip():
-        raise DataError(f"{path}: the file is empty. Fetch or write it again.")
+        raise _bad(path, "the file is empty", "Fetch or write it again")
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise DataError(
-            f"{path}: not UTF-8 (byte {error.object[error.start]:#04x} at {error.start}). Convert it to UTF-8."
-        ) from None
+        byte = error.object[error.start]
+        raise _bad(path, f"not UTF-8 (byte {byte:#04x} at {error.start})", "Convert it to UTF-8") from None
     start = text.lstrip()[:200].lower()
     if start.startswith(("<!doctype", "<html", "<?xml", "<head", "<body")):
-        raise DataError(
-            f"{path}: a web page, not JSON (it starts with {start[:15]!r}). Download the file again."
-        )
+        raise _bad(path, f"a web page, not JSON (it starts with {start[:15]!r})", "Download the file again")
     try:
         return json.loads(text, object_pairs_hook=_object)
     except json.JSONDecodeError as error:
-        cut = " The file seems cut off." if error.pos >= len(text.rstrip()) - 1 else ""
-        raise DataError(
-            f"{path}: not JSON: {error.msg} at line {error.lineno}, column {error.colno}.{cut} Write it again."
-        ) from None
+        cut = "; the file seems cut off" if error.pos >= len(text.rstrip()) - 1 else ""
+        where = f"line {error.lineno}, column {error.colno}"
+        raise _bad(path, f"not JSON: {error.msg} at {where}{cut}", "Write it again") from None
     except RecursionError:
-        raise DataError(f"{path}: JSON nested too deeply to be a timeline. Write it again.") from None
+        raise _bad(path, "JSON nested too deeply to be one of ours", "Write it again") from None
+    except ValueError as error:  # an integer of thousands of digits
+        raise _bad(path, f"not JSON of ours: {error}", "Write it again") from None
+
+
+def _bad(path: Path, wrong: str, right: str) -> DataError:
+    fault = Fault(str(path), "", wrong, right)
+    return DataError(str(fault), [fault])
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON file so that a reader sees the old one or the new one, never a part."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(json.dumps(value, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    sync(partial)
+    partial.replace(path)
+
+
+def sync(path: Path) -> None:
+    """Bring a file's content to the disk."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def file_hash(path: Path) -> str:
+    """Return a file's SHA-256 in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _dotted(location: Iterable[str | int]) -> str:
@@ -120,7 +143,9 @@ def shape_faults(error: ValidationError, file: str, model: type[BaseModel]) -> l
             right = f"Did you mean {near[0]!r}?" if near else "Remove it"
             faults.append(Fault(file, path, "is no key of the format", right))
         else:
-            faults.append(Fault(file, path, f"found {brief(item['input'])}", item["msg"]))
+            faults.append(
+                Fault(file, path, f"found {brief(item['input'])}", item["msg"].removeprefix("Value error, "))
+            )
     return faults
 
 
