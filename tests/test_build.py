@@ -14,16 +14,17 @@ import pytest
 from conftest import SAMPLES
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stories import timelines
+from stories import marks, timelines
 
 from data_builders import build as build_module
 from data_builders.build import MANIFEST, BuildSettings, build
-from data_builders.splits import Splits, training_scenes
+from data_builders.snapshots import MIN_INTERACTIONS, draw_points
+from data_builders.splits import Splits, draw_books, training_scenes
 from data_builders.write import RowWriter, read_rows, whole_folder
 from ewtrain.errors import DataError
 from ewtrain.replay import state_before
-from ewtrain.story import SceneInteraction, Snapshot, Timeline
-from ewtrain.tasks import TASKS
+from ewtrain.story import Snapshot, Timeline
+from ewtrain.tasks import TASKS, WORDINGS
 from ewtrain.timeline_file import read_timeline, write_timeline
 
 FILES = ["train.parquet", "validation.parquet"]
@@ -186,6 +187,19 @@ def test_balanced_draws_each_task_down_to_the_smallest_in_train_alone(
     assert kept <= {row["id"] for row in all_rows(folder / "full")}
 
 
+def test_balanced_draws_from_training_and_leaves_validation_as_it_is(
+    samples: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    settings_ = BuildSettings(mixture="balanced")
+    build([SAMPLES], tmp_path / "out", settings_, splits_file=SAMPLES / "splits.json")
+    for adapter in ("world_model", "character_agent"):
+        full, balanced = (
+            [[r["id"] for r in rows(out, adapter, name) if r["task"] != "general"] for name in FILES]
+            for out in (samples[0], tmp_path / "out")
+        )
+        assert len(balanced[0]) < len(full[0]) and balanced[1] == full[1]
+
+
 @FEW
 @given(three_books())
 def test_validation_updates_hold_a_row_for_every_interaction_of_the_validation_scenes(
@@ -224,43 +238,78 @@ def test_adding_a_book_changes_no_row_of_another(tmp_path: Path) -> None:
     assert first == [row for row in all_rows(tmp_path / "two") if row["book_id"] in only]
 
 
+def test_one_wording_is_drawn_for_a_task_in_a_scene_from_the_seed(
+    samples: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    build([SAMPLES], tmp_path / "out", BuildSettings(seed=1), splits_file=SAMPLES / "splits.json")
+    drawn = []
+    for out in (samples[0], tmp_path / "out"):
+        wordings: dict[tuple[str, int, str], set[int]] = {}
+        for row in all_rows(out):
+            if row["task"] != "general":
+                key = (row["book_id"], row["scene"], row["task"])
+                wordings.setdefault(key, set()).add(row["wording"])
+        assert all(len(one) == 1 for one in wordings.values())
+        drawn.append({key: wording for key, (wording,) in wordings.items()})
+        assert set(drawn[-1].values()) == set(range(WORDINGS))
+        for part in (slice(2), slice(2, 3)):  # not one for a scene's tasks, nor one for a task's scenes
+            shared: dict[Any, set[int]] = {}
+            for key, wording in drawn[-1].items():
+                shared.setdefault(key[part], set()).add(wording)
+            assert any(len(several) > 1 for several in shared.values())
+    assert drawn[0] != drawn[1]
+
+
+def test_the_books_kinds_depend_on_the_seed() -> None:
+    books = [f"b{i}" for i in range(20)]
+    assert len({tuple(draw_books(books, seed).items()) for seed in range(5)}) == 5
+
+
+@pytest.mark.parametrize("by", ["scene", "book", "row"])
+def test_a_builds_own_splits_given_back_yield_the_same_rows(tmp_path: Path, by: Any) -> None:
+    build([SAMPLES], tmp_path / "one", BuildSettings(validation_by=by))
+    again = BuildSettings(validation_by="row" if by == "row" else "scene")  # else the file names the scenes
+    build([SAMPLES], tmp_path / "two", again, splits_file=tmp_path / "one" / "splits.json")
+    for one in sorted((tmp_path / "one").rglob("*")):
+        if one.is_file() and one.name != MANIFEST:  # the manifest says that splits were given
+            assert (tmp_path / "two" / one.relative_to(tmp_path / "one")).read_bytes() == one.read_bytes()
+
+
+def test_a_splits_file_with_no_validation_scene_gets_one_drawn(tmp_path: Path) -> None:
+    given_ = json.loads((SAMPLES / "splits.json").read_text(encoding="utf-8"))
+    given_["validation"] = {book: [] for book in given_["validation"]}
+    (tmp_path / "splits.json").write_text(json.dumps(given_), encoding="utf-8")
+    build([SAMPLES], tmp_path / "out", BuildSettings(), splits_file=tmp_path / "splits.json")
+    assert all(rows(tmp_path / "out", adapter, FILES[1]) for adapter in ("world_model", "character_agent"))
+
+
+@pytest.mark.parametrize("by", ["row", "book"])
+def test_a_splits_file_that_names_validation_scenes_is_refused_where_others_are_to_be_drawn(
+    tmp_path: Path, by: Any
+) -> None:
+    settings_ = BuildSettings(validation_by=by)
+    with pytest.raises(DataError, match="names validation scenes"):
+        build([SAMPLES], tmp_path / "out", settings_, splits_file=SAMPLES / "splits.json")
+
+
 # --- tests never leak into training, nor the future into a snapshot --------------------------------------
+
+
+def scenes_in(text: str) -> set[str]:
+    """Return the scenes whose texts, of whatever kind, stand in a text."""
+    return {mark[1:].split(":")[0] for mark in marks(text)}
 
 
 @FEW
 @given(
-    timelines(book_id="a", min_scenes=4, max_scenes=7, max_turns=7), st.sampled_from(["train_test", "ood"])
+    timelines(
+        book_id="a", min_scenes=4, max_scenes=6, min_turns=MIN_INTERACTIONS, max_turns=7, begins_later=True
+    ),
+    st.sampled_from(["train_test", "ood"]),
 )
 def test_nothing_of_a_test_scene_is_in_training_and_nothing_later_in_a_snapshot(
     tmp_path_factory: pytest.TempPathFactory, book: Timeline, kind: str
 ) -> None:
-    """Every text of a scene is stamped with its scene, and the stamps are searched for."""
-    stamped = []
-    for scene in book.scenes:
-        stamp = f"stamp-{scene.index}-"
-        filler = [SceneInteraction(actors=scene.cast[:1], content="says so")] * 5
-        stamped.append(
-            scene.model_copy(
-                update={
-                    "scenario": stamp + scene.scenario,
-                    "motivations": {name: stamp + text for name, text in scene.motivations.items()},
-                    "interactions": [
-                        i.model_copy(
-                            update={
-                                "content": f"{stamp} {i.content}",
-                                "global_state": i.global_state and f"{i.global_state} {stamp}",
-                            }
-                        )
-                        for i in (*filler, *scene.interactions)
-                    ],
-                    "character_updates": {
-                        name: u.model_copy(update={"short_description": stamp + u.short_description})
-                        for name, u in scene.character_updates.items()
-                    },
-                }
-            )
-        )
-    book = book.model_copy(update={"scenes": stamped})
     other = book.model_copy(update={"book": book.book.model_copy(update={"book_id": "z"})})
     folder = tmp_path_factory.mktemp("leaks")
     paths = write_corpus(folder, [book, other])
@@ -268,22 +317,26 @@ def test_nothing_of_a_test_scene_is_in_training_and_nothing_later_in_a_snapshot(
         json.dumps({"books": {"a": kind, "z": "train_only"}}), encoding="utf-8"
     )
     build(paths, folder / "out", BuildSettings(), splits_file=folder / "splits.json")
-    first_test = training_scenes(kind, len(book.scenes))  # type: ignore[arg-type]
+    num_scenes = len(book.scenes)
+    first_test = training_scenes(kind, num_scenes)  # type: ignore[arg-type]
+    test = {str(t) for t in range(first_test, num_scenes)}
+    trained = set()
     for row in [
         *all_rows(folder / "out"),
         *rows(folder / "out", "world_model", "validation_updates.parquet"),
     ]:
         if row["book_id"] == "a":
-            text = json.dumps(row["messages"]) + row["input"]
-            assert not any(f"stamp-{t}-" in text for t in range(first_test, len(book.scenes)))
-    for line in (folder / "out" / "snapshots.jsonl").read_text(encoding="utf-8").splitlines():
-        snapshot = Snapshot.model_validate_json(line)
-        later = range(snapshot.after_scene + 1, len(book.scenes))
-        assert not any(f"stamp-{t}-" in line for t in later)
-        assert snapshot.after_scene >= (
-            first_test if kind == "train_test" else len(book.scenes) - 7 * len(book.scenes) // 10
-        )
-        assert snapshot.after_scene < len(book.scenes) - 1
+            trained |= scenes_in(json.dumps(row, ensure_ascii=False))
+    assert not trained & test
+    assert trained >= {str(t) for t in range(first_test)}
+    lines = (folder / "out" / "snapshots.jsonl").read_text(encoding="utf-8").splitlines()
+    assert lines
+    for line in lines:
+        after = Snapshot.model_validate_json(line).after_scene
+        found = scenes_in(line)
+        assert str(after) in found and not found & {str(t) for t in range(after + 1, num_scenes)}
+        first = first_test if kind == "train_test" else num_scenes - 7 * num_scenes // 10
+        assert first <= after < num_scenes - 1
 
 
 def test_a_snapshot_is_the_state_at_the_end_of_its_scene(samples: tuple[Path, dict[str, Any]]) -> None:
@@ -298,7 +351,57 @@ def test_a_snapshot_is_the_state_at_the_end_of_its_scene(samples: tuple[Path, di
         assert (snapshot.characters, snapshot.previous_scene) == (state.characters, state.previous_scene)
         assert list(snapshot.characters) == [person.name for person in timeline.characters]
         assert len(timeline.scenes[snapshot.after_scene].interactions) >= 5
-        assert all(len(examples) <= 10 for examples in snapshot.style_examples.values())
+        for name, examples in snapshot.style_examples.items():
+            alone = [
+                turn.content
+                for scene in timeline.scenes[: snapshot.after_scene + 1]
+                for turn in scene.interactions
+                if turn.actors == [name]
+            ]
+            assert len(examples) == min(10, len(alone)) and set(examples) <= set(alone)
+            assert not alone or (examples[0], examples[-1]) == (alone[0], alone[-1])
+
+
+def book_of(num_turns: list[int]) -> Timeline:
+    """A book of one character whose scenes have so many interactions."""
+    state = {"profile": "p", "short_description": "s"}
+    return Timeline.model_validate(
+        {
+            "book": {"book_id": "book", "title": "T", "author": "A"},
+            "characters": [{"name": "Ada", "initial": state}],
+            "initial_global_state": "g",
+            "scenes": [
+                {
+                    "index": t,
+                    "scenario": "s",
+                    "cast": ["Ada"],
+                    "motivations": {"Ada": "m"},
+                    "interactions": [{"actors": ["Ada"], "content": "hi"}] * num,
+                    "character_updates": {"Ada": {"short_description": "s"}},
+                }
+                for t, num in enumerate(num_turns)
+            ],
+        }
+    )
+
+
+def test_snapshots_are_at_most_5_of_a_train_test_book_and_20_of_an_ood_one() -> None:
+    book = book_of([5] * 40)
+    assert draw_points(book, "train_only", 0) == []
+    for kind, most, candidates in (("train_test", 5, range(28, 39)), ("ood", 20, range(12, 39))):
+        points = draw_points(book, kind, 0)  # type: ignore[arg-type]
+        assert len(points) == most and points == sorted(set(points)) and set(points) <= set(candidates)
+
+
+def test_which_snapshots_are_taken_depends_on_the_seed() -> None:
+    book = book_of([5] * 40)
+    for kind in ("train_test", "ood"):
+        assert len({tuple(draw_points(book, kind, seed)) for seed in range(5)}) == 5  # type: ignore[arg-type]
+
+
+def test_a_snapshot_needs_five_interactions_and_a_scene_after_it() -> None:
+    assert draw_points(book_of([5] * 7 + [5, 4, 5, 5]), "train_test", 0) == [7, 9]
+    assert draw_points(book_of([5, 5, 5, 5, 0, 4, 5, 5]), "ood", 0) == [3, 6]
 
 
 # --- what a source lacks, what is rejected ---------------------------------------------------------------

@@ -11,9 +11,9 @@ from conftest import SAMPLES
 from data_builders.build import BuildSettings, Tally, build
 from data_builders.export import export, sentences
 from data_builders.write import RowWriter, read_rows
-from ewtrain.files import write_json
 from ewtrain.chat import ADAPTERS, Example, assistant, supervised_turns, system, user
 from ewtrain.errors import ConfigError, DataError
+from ewtrain.files import write_json
 
 TALK = [system("Be brief."), user("one"), assistant("two"), user("three"), assistant("four")]
 

@@ -6,7 +6,7 @@ import pytest
 from conftest import SAMPLES
 from hypothesis import given, settings
 from stories import timelines
-from test_rows import rows_of
+from test_rows import live_rows, rows_of, served_inputs
 from toy_tokenizers import FAMILIES, toy_tokenizer
 
 from ewtrain.chat import Example
@@ -60,6 +60,16 @@ def test_every_turn_of_the_samples_rows_is_served_as_it_was_trained(family: str)
 @settings(max_examples=5)
 @given(timelines(max_scenes=2))
 def test_every_turn_of_a_generated_storys_rows_is_served_as_it_was_trained(timeline: Timeline) -> None:
-    for row, _, _ in rows_of(timeline):
-        for chat in CHATS.values():
-            check(chat, row)
+    """A turn's prompt is made of what a client knows at that moment, and not cut out of the row."""
+    made, live = rows_of(timeline), live_rows(timeline)
+    moments = [(row, inp) for row, inp, _ in made if row.id not in live]
+    moments += [(live[row_id][0], inp) for row_id, _, inp in served_inputs(timeline)]
+    prompts = [(row, TASKS[row.task].render(inp, wording=row.wording or 0).messages) for row, inp in moments]
+    for chat in CHATS.values():
+        trained = {row.id: chat.encode(row.messages, row.train_on) for row, _, _ in made}
+        assert sum(check(chat, row) for row, _, _ in made) == len(prompts)
+        for row, served in prompts:
+            prompt = chat.encode_prompt(served)
+            assert trained[row.id].input_ids[: len(prompt)] == prompt
+            assert trained[row.id].labels[len(prompt) - 1] == IGNORED
+            assert trained[row.id].labels[len(prompt)] != IGNORED

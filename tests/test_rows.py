@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from conftest import SAMPLES
 from hypothesis import given
 from hypothesis import strategies as st
-from stories import timelines
+from stories import marks, timelines
 
 from data_builders.build import make_row, wording_of
 from data_builders.mixture import draw_updates, gold_fault, training_steps
@@ -76,6 +77,13 @@ def test_world_update_keeps_every_change_and_1_8_times_as_many_others(timeline: 
     assert len(kept) - len(changing) == min(others, int(1.8 * len(changing) + 0.5))
 
 
+def test_which_other_updates_are_kept_depends_on_the_seed() -> None:
+    timeline = read_timeline(SAMPLES / "the-lamp-at-orrin-head.timeline.json")
+    splits = Splits(books={timeline.book.book_id: "train_only"})
+    kept = [frozenset(draw_updates(timeline, splits, seed)) for seed in range(4)]
+    assert len(set(kept)) == 4 and len(set(map(len, kept))) == 1
+
+
 @given(timelines())
 def test_ids_are_unique_and_say_book_scene_task_place_and_actors(timeline: Timeline) -> None:
     made = rows_of(timeline)
@@ -102,7 +110,7 @@ def test_gold_passes_its_own_parser_for_every_row_and_turn(timeline: Timeline) -
             assert task.format_target(task.parse(answer, inp)) == answer
 
 
-@given(timelines())
+@given(timelines(begins_later=True))
 def test_a_row_is_its_rendered_input_and_its_answer(timeline: Timeline) -> None:
     for row, inp, target in rows_of(timeline):
         task = TASKS[row.task]
@@ -113,9 +121,8 @@ def test_a_row_is_its_rendered_input_and_its_answer(timeline: Timeline) -> None:
         assert row.messages[-1] == {"role": "assistant", "content": task.format_target(target)}
 
 
-def served_prompts(timeline: Timeline, wording: dict[str, int]) -> dict[tuple[str, int], list[Message]]:
-    """What a client that only knows the story so far would send, for every turn of the two live tasks."""
-    prompts: dict[tuple[str, int], list[Message]] = {}
+def served_inputs(timeline: Timeline) -> Iterator[tuple[str, int, Any]]:
+    """Yield (row id, turn, Input) as a client has it that only knows the story so far, for the live tasks."""
     state = StoryState.at_start(timeline)
     for scene in timeline.scenes:
         for segment in play_segments(state, scene):
@@ -123,45 +130,63 @@ def served_prompts(timeline: Timeline, wording: dict[str, int]) -> dict[tuple[st
             base = f"{timeline.book.book_id}:{scene.index}"
             turns = scene.turns
             for k, i in enumerate(range(segment.start, segment.end + segment.ends_scene)):
-                row_id = f"{base}:next_character:{segment.index}:"
-                inp = NEXT_CHARACTER.observe(
+                inp: Any = NEXT_CHARACTER.observe(
                     state, scene.plan, turns[: segment.start], turns[segment.start : i]
                 )
-                prompts[row_id, k] = NEXT_CHARACTER.render(inp, wording=wording[row_id]).messages
+                yield f"{base}:next_character:{segment.index}:", k, inp
                 if i == segment.end:
                     break
                 actors = turns[i].actors
                 compact = json.dumps(actors, ensure_ascii=False, separators=(",", ":"))
-                row_id = f"{base}:interaction_gen:{segment.index}:{compact}"
                 inp = INTERACTION_GEN.observe(
                     state, scene.plan, actors, turns[: segment.start], turns[segment.start : i]
                 )
-                prompts[row_id, own[tuple(actors)]] = INTERACTION_GEN.render(
-                    inp, wording=wording[row_id]
-                ).messages
+                yield f"{base}:interaction_gen:{segment.index}:{compact}", own[tuple(actors)], inp
                 own[tuple(actors)] += 1
         finish_scene(state, scene)
-    return prompts
 
 
-@given(timelines())
+def live_rows(timeline: Timeline) -> dict[str, tuple[Example, Any]]:
+    made = rows_of(timeline)
+    return {row.id: (row, inp) for row, inp, _ in made if row.task in ("next_character", "interaction_gen")}
+
+
+@given(timelines(begins_later=True))
 def test_what_is_served_for_turn_k_is_a_prefix_of_the_trained_row(timeline: Timeline) -> None:
-    rows = {
-        row.id: row for row, _, _ in rows_of(timeline) if row.task in ("next_character", "interaction_gen")
-    }
-    prompts = served_prompts(timeline, {row_id: row.wording or 0 for row_id, row in rows.items()})
-    turns = Counter(row_id for row_id, _ in prompts)
-    for (row_id, k), prompt in prompts.items():
-        trained = rows[row_id].messages
-        assert trained[: len(prompt)] == prompt
-        assert trained[len(prompt)]["role"] == "assistant"
+    rows = live_rows(timeline)
+    turns = Counter[str]()
+    for row_id, k, inp in served_inputs(timeline):
+        row, _ = rows[row_id]
+        prompt = TASKS[row.task].render(inp, wording=row.wording or 0).messages
+        assert row.messages[: len(prompt)] == prompt
+        assert row.messages[len(prompt)]["role"] == "assistant"
         assert sum(message["role"] == "assistant" for message in prompt) == k
+        turns[row_id] += 1
     assert {
-        row_id: sum(m["role"] == "assistant" for m in row.messages) for row_id, row in rows.items()
+        row_id: sum(m["role"] == "assistant" for m in row.messages) for row_id, (row, _) in rows.items()
     } == turns
 
 
-@given(timelines())
+@given(timelines(max_scenes=3), st.integers(1, 4))
+def test_what_is_served_is_a_prefix_of_a_fitted_row_from_its_first_kept_turn_on(
+    timeline: Timeline, oldest: int
+) -> None:
+    """The same interactions are omitted from both: a client's own budget may spare some of them."""
+    rows = live_rows(timeline)
+    for row_id, k, inp in served_inputs(timeline):
+        row, whole = rows[row_id]
+        task, wording = TASKS[row.task], row.wording or 0
+        fitted = task._prompt(whole, wording, min(oldest, task._droppable(whole)))
+        if k < fitted.moved_to_prior:
+            continue
+        trained = [*fitted.messages, row.messages[-1]]
+        served = task._prompt(inp, wording, fitted.omitted).messages
+        assert trained[: len(served)] == served
+        assert trained[len(served)]["role"] == "assistant"
+        assert sum(message["role"] == "assistant" for message in served) == k - fitted.moved_to_prior
+
+
+@given(timelines(begins_later=True))
 def test_no_private_thought_of_another_is_in_any_character_agent_row(timeline: Timeline) -> None:
     """Every thought is marked by who thought it, and then searched for, in the prompt and in the Input."""
     marked = timeline.model_copy(
@@ -184,6 +209,12 @@ def test_no_private_thought_of_another_is_in_any_character_agent_row(timeline: T
         }
     )
     everyone = {tuple(i.actors) for scene in marked.scenes for i in scene.interactions}
+    private: dict[str, list[str]] = {}  # by name, the marks of what only that character may read
+    for person in marked.characters:
+        private[person.name] = marks(f"{person.initial.profile} {person.initial.hidden_tracker}")
+    for scene in marked.scenes:
+        for name, update in scene.character_updates.items():
+            private[name] += marks(f"{scene.motivations[name]} {update.profile} {update.hidden_tracker}")
     for row, inp, _ in rows_of(marked):
         if row.adapter != "character_agent":
             continue
@@ -194,12 +225,8 @@ def test_no_private_thought_of_another_is_in_any_character_agent_row(timeline: T
         for actors in everyone:
             if not reader & set(actors):
                 assert f"[secret of {'+'.join(actors)} " not in text
-        for scene in marked.scenes:
-            for name, motivation in scene.motivations.items():
-                assert name in reader or motivation not in text
-        for person in marked.characters:
-            assert person.name in reader or f"profile of {person.name} " not in text + " "
-            assert person.name in reader or f"tracker of {person.name} after" not in text
+        for name, hidden in private.items():
+            assert name in reader or not set(hidden) & set(marks(text))
 
 
 @given(timelines())
@@ -249,7 +276,7 @@ def test_a_segments_rows_show_its_state_and_not_the_next_ones(timeline: Timeline
 
 
 @given(timelines(max_scenes=3), st.integers(0, 400))
-def test_a_fitted_row_keeps_rules_states_and_newest_and_cuts_no_turn(timeline: Timeline, less: int) -> None:
+def test_a_fitted_row_holds_no_new_line_and_no_half_turn(timeline: Timeline, less: int) -> None:
     def size(messages: list[Message]) -> int:
         return sum(len(message["content"]) for message in messages)
 
