@@ -127,11 +127,19 @@ class ChatTokenizer:
 
     @classmethod
     def from_pretrained(
-        cls, name_or_path: str | Path, *, revision: str | None = None, chat_template: str | None = None
+        cls,
+        name_or_path: str | Path,
+        *,
+        revision: str | None = None,
+        chat_template: str | None = None,
+        name: str | None = None,
     ) -> ChatTokenizer:
+        """`name`: what messages and reports call it, instead of the path."""
         from transformers import AutoTokenizer
 
-        return cls(AutoTokenizer.from_pretrained(str(name_or_path), revision=revision), chat_template)
+        tokenizer = AutoTokenizer.from_pretrained(str(name_or_path), revision=revision)
+        tokenizer.name_or_path = name or tokenizer.name_or_path
+        return cls(tokenizer, chat_template)
 
     @property
     def template_hash(self) -> str:

@@ -49,7 +49,9 @@ def resolve_model(base_model: str, base_revision: str | None = None, *, say: Say
 
 def load_tokenizer(base: ResolvedModel, chat_template: str | None) -> ChatTokenizer:
     try:
-        return ChatTokenizer.from_pretrained(base.source, revision=base.revision, chat_template=chat_template)
+        return ChatTokenizer.from_pretrained(
+            base.source, revision=base.revision, chat_template=chat_template, name=base.name
+        )
     except OSError as error:
         raise _not_loadable(base.name, "tokenizer", error) from error
 
