@@ -309,7 +309,7 @@ def _manifest(
         "tasks": {name: TASKS[name].fingerprint() for name in TASK_NAMES},
         "books": {
             book_id: {
-                "file": path.name,
+                "file": _shown(path),
                 "sha256": corpus.hashes[book_id],
                 "kind": kinds[book_id],
                 "scenes": corpus.num_scenes[book_id],
@@ -320,7 +320,8 @@ def _manifest(
             for book_id, path in corpus.paths.items()
         },
         "set_aside": {
-            Path(path).name: [str(fault) for fault in faults] for path, faults in corpus.bad.items()
+            _shown(Path(path)): [_shown_text(str(fault)) for fault in faults]
+            for path, faults in corpus.bad.items()
         },
         "splits_file": {"sha256": file_hash(splits_file)} if splits_file else None,
         "small_corpus": splits_file is None and len(corpus.paths) < SMALL_CORPUS,
@@ -332,6 +333,15 @@ def _manifest(
         "not_drawn": dict(sorted(plan.not_drawn.items())),
         "general": written.general,
     }
+
+
+def _shown_text(text: str) -> str:
+    """Return a text that may hold a file's name, bytes that are no text written out."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _shown(path: Path) -> str:
+    return _shown_text(path.name)
 
 
 def manifest_hash(folder: Path) -> str:

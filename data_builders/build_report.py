@@ -69,8 +69,12 @@ def _general_sentences(report: dict[str, Any]) -> Sequence[str]:
             said.append(
                 f"{adapter}: {drawn['validation_shortfall']:,} general validation rows fewer than task rows."
             )
-        if not any(drawn["drawn"].values()):
-            said.append(f"{adapter}: the general data holds no row that can be used.")
+        if drawn["set_aside"]:
+            said.append(
+                f"{adapter}: {drawn['set_aside']:,} general rows left out of train, their conversation being held out."
+            )
+    for note, count in report["notes"].items():
+        said.append(f"General data: {count:,} rows with {note.replace('_', ' ')}.")
     for reason, refused in report["refused"].items():
         said.append(
             f"General data: {refused['count']:,} rows refused, {reason}: such as {', '.join(refused['examples'])}"

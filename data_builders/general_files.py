@@ -42,6 +42,8 @@ class Source(NamedTuple):
 
 def open_source(source: str | Path) -> Source:
     """Return what a local file, a folder of files or a Hub id holds; DataError if it is none of them."""
+    if not str(source).strip():
+        raise DataError(f"The source of general data is empty. {PASS_LOCAL}")
     path = Path(source)
     if path.is_dir():
         files, ignored = _local_files(path)

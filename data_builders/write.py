@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -114,48 +116,76 @@ def whole_folder(out: Path, *, marker: str, overwrite: bool = False) -> Iterator
     """Yield a folder beside `out` that takes its name when the block ends well, and vanishes otherwise.
 
     `marker` is the file by which a finished folder of ours is known: with `overwrite` such a folder is
-    replaced; any other that is not empty is refused.
+    replaced; any other that is not empty is refused, and so is one that another process is writing.
     """
     out = Path(os.path.abspath(out))
     out.parent.mkdir(parents=True, exist_ok=True)
     _clear_left_behind(out)
     if out.exists() and not out.is_dir():
         raise DataError(f"{out}: is a file. Give --out a folder.")
+    if os.path.ismount(out):
+        raise DataError(
+            f"{out}: is a mount point, which cannot be put in place whole. Give --out a folder in it."
+        )
     if out.is_dir() and any(out.iterdir()):
         if not (out / marker).exists():
             raise DataError(f"{out}: holds files that are not ours (no {marker}). Give --out a new folder.")
         if not overwrite:
-            raise DataError(f"{out}: holds a finished build. Give --out a new folder, or pass --overwrite.")
-    aside = out.parent / f".{out.name}.building-{os.getpid()}"
-    aside.mkdir()
+            raise DataError(f"{out}: holds a finished result. Give --out a new folder, or pass --overwrite.")
+    aside = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}.building-"))
+    aside.chmod(0o777 & ~_umask())
+    lock = _locked(aside)
     try:
         yield aside
-        old = out.parent / f".{out.name}.old-{os.getpid()}"
+        (aside / _LOCK).unlink()
+        old = aside.with_name(aside.name.replace(".building-", ".old-"))
         if out.exists():
             out.rename(old)
         aside.rename(out)
         shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+        if lock is not None:
+            lock.close()
+
+
+_LOCK = ".lock"
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _locked(folder: Path) -> IO[bytes] | None:
+    """Return the open lock of a folder under work; None where another process holds it."""
+    file = (folder / _LOCK).open("wb")
+    try:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except ImportError:  # Windows has none: nothing is cleared up or refused there
+        pass
+    except OSError:
+        file.close()
+        return None
+    return file
 
 
 def _clear_left_behind(out: Path) -> None:
     """Clear up after builds that were killed: an unfinished folder goes, a replaced one comes back."""
-    for left in out.parent.glob(f".{out.name}.*"):
-        what, _, pid = left.name.removeprefix(f".{out.name}.").partition("-")
-        if what not in ("building", "old") or not pid.isdigit() or _alive(int(pid)):
+    for left in out.parent.glob(f".{glob.escape(out.name)}.building-*"):
+        try:
+            lock = _locked(left)
+        except FileNotFoundError:  # finished or cleared at this very moment
             continue
-        if what == "old" and not out.exists():
-            left.rename(out)
-        else:
+        if lock is None:
+            raise DataError(f"{out}: another process is writing it. Wait for it, or give another --out.")
+        shutil.rmtree(left, ignore_errors=True)
+        lock.close()
+    for left in out.parent.glob(f".{glob.escape(out.name)}.old-*"):
+        if out.exists():
             shutil.rmtree(left, ignore_errors=True)
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+        else:
+            left.rename(out)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -32,9 +34,24 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an earlier
 
 INTERRUPTED = 130
 
+# What a path or a disk can do to any command; other system errors are ours to explain, with their traceback.
+_USERS_OS_ERRORS = {
+    errno.ENOSPC: "the disk is full: free space",
+    errno.EDQUOT: "the disk quota is used up: free space",
+    errno.EACCES: "no right to read or write it",
+    errno.EROFS: "it lies on a read-only disk",
+    errno.EEXIST: "something of that name is in the way",
+    errno.ENOENT: "no such file or folder",
+    errno.ENOTDIR: "a file stands where a folder should be",
+    errno.EISDIR: "it is a folder",
+}
+
 
 def main() -> None:
     """Run the command; what a user can mend ends in one clear message and exit code 1."""
+    for stream in (sys.stdout, sys.stderr):  # a file's name may hold bytes that no terminal can show
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that unfinished folders go
     try:
         app()
     except EwtrainError as error:
@@ -44,13 +61,11 @@ def main() -> None:
             print("Stopped: nothing unfinished was left that looks finished.", file=sys.stderr)
         raise
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
+        if error.errno not in _USERS_OS_ERRORS or (error.filename is None and error.errno != errno.ENOSPC):
             raise
-        what = (
-            "The disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "No right to write there"
-        )
-        where = f" ({error.filename})" if error.filename else ""
-        _fail(f"{what}{where}: nothing was finished. Free space or choose another --out, and run again.")
+        what = _USERS_OS_ERRORS[error.errno]
+        where = f"{os.fsdecode(error.filename)}: " if error.filename else ""
+        _fail(f"{where}{what}. Nothing was finished; mend that or choose another path, and run again.")
 
 
 def _fail(message: str) -> None:
@@ -269,7 +284,7 @@ def show(
     """Show rows as the model reads them, supervised tokens in colour."""
     from ewtrain.data.show import find_row, first_rows, row_html, show_row
 
-    rows = [find_row(data, row_id, adapter)] if row_id or adapter else first_rows(data)
+    rows = [find_row(data, row_id, adapter)] if row_id is not None or adapter else first_rows(data)
     tokenizer = _tokenizer(model) if model else None
     if html is not None:
         html.write_text(row_html(rows[0], tokenizer), encoding="utf-8")
@@ -357,9 +372,12 @@ def sft(
 ) -> None:
     """Train one adapter by LoRA SFT."""
     from ewtrain.configs import load_config
+
+    settings = load_config(model, config, overrides or [], adapter=adapter)  # before the slow imports
+
     from ewtrain.train.sft import train_sft
 
-    train_sft(load_config(model, config, overrides or [], adapter=adapter), data, out)
+    train_sft(settings, data, out)
 
 
 @app.command()

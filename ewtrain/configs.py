@@ -70,7 +70,7 @@ _ELSEWHERE = {
 class Strict(BaseModel):
     """Frozen; unknown keys and values of another kind are refused, never turned into something else."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class LoraSettings(Strict):
@@ -120,7 +120,7 @@ class SFTRunConfig(Strict):
     warmup_ratio: Annotated[float, Field(ge=0, lt=1)]
     weight_decay: Annotated[float, Field(ge=0)]
     max_grad_norm: Annotated[float, Field(gt=0)]
-    optim: str
+    optim: Literal["adamw_torch", "adamw_torch_fused", "adafactor", "sgd"]
     num_train_epochs: Annotated[float, Field(gt=0)]
     max_steps: Annotated[int, Field(ge=-1)]
     per_device_train_batch_size: Annotated[int, Field(ge=1)]
@@ -176,7 +176,11 @@ def load_config(
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"--config {config_file}: cannot be read ({error}).") from error
         layers.append((str(config_file), _read_yaml(text, str(config_file))))
-    layers += [(f"'{word}' on the command line", _override(word)) for word in overrides]
+    for word in overrides:
+        layer = _override(word)
+        if own := sorted({"adapter", "model"} & set(layer)):
+            raise ConfigError(f"'{word}' on the command line: {own[0]} is set by --{own[0]}.")
+        layers.append((f"'{word}' on the command line", layer))
     layers.append(("--model and --adapter", {"model": model, "adapter": adapter}))
     return _build(layers)
 

@@ -526,17 +526,29 @@ def test_a_build_that_is_stopped_leaves_nothing_behind(
 
 
 def test_what_a_killed_build_left_is_cleared_by_the_next_one(tmp_path: Path) -> None:
-    left = tmp_path / ".out.building-999999999"
+    left = tmp_path / ".out.building-x1"
     left.mkdir()
     with whole_folder(tmp_path / "out", marker=MANIFEST) as folder:
         (folder / MANIFEST).write_text("{}")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+def test_a_folder_that_another_process_is_writing_is_refused(tmp_path: Path) -> None:
+    with whole_folder(tmp_path / "out", marker=MANIFEST) as folder:
+        (folder / MANIFEST).write_text("{}")
+        with (
+            pytest.raises(DataError, match="another process"),
+            whole_folder(tmp_path / "out", marker=MANIFEST),
+        ):
+            pass
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [MANIFEST]
+
+
 def test_a_folder_that_a_killed_build_was_replacing_comes_back(tmp_path: Path) -> None:
-    (tmp_path / ".out.old-999999999").mkdir()
-    (tmp_path / ".out.old-999999999" / MANIFEST).write_text("{}")
-    with pytest.raises(DataError, match="finished build"), whole_folder(tmp_path / "out", marker=MANIFEST):
+    (tmp_path / ".out.old-x1").mkdir()
+    (tmp_path / ".out.old-x1" / MANIFEST).write_text("{}")
+    with pytest.raises(DataError, match="finished result"), whole_folder(tmp_path / "out", marker=MANIFEST):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -83,6 +84,8 @@ def test_coser_files_become_rows_and_the_report_says_what_the_source_lacks(
     [
         (("build", "nowhere", "--out", "x"), "no such file or folder"),
         (("build", SAMPLES, "--out", "x", "--general", "nowhere.jsonl"), "--general"),
+        (("build", SAMPLES, "--out", "x", "--general", ""), "is empty"),
+        (("build", SAMPLES, "--out", f"{LAMP}/x"), "a file stands where a folder should be"),
         (
             ("sft", "--adapter", "world_model", "--model", "qwen2.5-8b", "--data", ".", "--out", "x"),
             "did you mean",
@@ -103,7 +106,7 @@ def test_a_wrong_option_exits_2_and_names_it() -> None:
     assert "--mixtures" in ewtrain("build", SAMPLES, "--out", "x", "--mixtures", "full", code=2)
 
 
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_build_that_is_stopped_leaves_no_folder_that_looks_finished(
     tmp_path: Path, stop: signal.Signals
 ) -> None:
@@ -117,6 +120,7 @@ def test_a_build_that_is_stopped_leaves_no_folder_that_looks_finished(
     assert not out.exists()
     if stop == signal.SIGINT:
         assert running.returncode == 130 and "Stopped" in said and "Traceback" not in said
+    if stop != signal.SIGKILL:
         assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
     ewtrain("build", LAMP, "--out", out)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus", "data"]
@@ -133,10 +137,23 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", disk], check=True)
 
 
+def test_a_mount_point_is_refused_before_the_work_not_after_it(small_disk: Path) -> None:
+    said = ewtrain("build", LAMP, "--out", small_disk, code=1)
+    assert "mount point" in said and "a folder in it" in said
+
+
+def test_a_file_whose_name_is_no_text_is_built_from_and_named(tmp_path: Path) -> None:
+    name = os.fsdecode(b"b\xff.timeline.json")
+    (tmp_path / name).write_text(LAMP.read_text(encoding="utf-8"), encoding="utf-8")
+    ewtrain("build", tmp_path, "--out", tmp_path / "data")
+    manifest = json.loads((tmp_path / "data" / "manifest.json").read_text(encoding="utf-8"))
+    assert manifest["books"]["the-lamp-at-orrin-head"]["file"] == "b\\udcff.timeline.json"
+
+
 def test_a_full_disk_gives_one_message_and_no_folder(small_disk: Path) -> None:
     corpus = many_books(small_disk.parent / "corpus", 4)
     said = ewtrain("build", corpus, "--out", small_disk / "data", code=1)
-    assert "error: The disk is full" in said
+    assert "the disk is full" in said and said.startswith("error: ")
     assert list(small_disk.iterdir()) == []
 
 

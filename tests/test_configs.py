@@ -207,3 +207,18 @@ def test_a_missing_config_file_is_refused_by_name(tmp_path):
 def test_reading_settings_loads_no_heavy_library():
     code = "import sys, ewtrain.configs, ewtrain.runs, ewtrain.adapters; assert not {'torch', 'transformers'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("optim=nope", "optim"),
+        ("learning_rate=.inf", "learning_rate"),
+        ("num_train_epochs=.inf", "num_train_epochs"),
+        ("adapter=world_model", "--adapter"),
+        ("model=x", "--model"),
+    ],
+)
+def test_settings_that_would_crash_or_mislead_later_are_refused_at_the_door(word, said):
+    with pytest.raises(ConfigError, match=said):
+        load_config("tiny", overrides=[word], adapter="character_agent")

@@ -28,6 +28,8 @@ CHATS = {family: chat_of(family) for family in FAMILIES}
 def check(chat: ChatTokenizer, row: Example) -> int:
     """Check every turn of a row; return how many there are."""
     trained = chat.encode(row.messages, row.train_on)
+    own = chat.hf.apply_chat_template(row.messages, tokenize=True, return_dict=False)
+    assert trained.input_ids == own  # TPL H63: what a server's tokenizer makes of the same messages
     turns = [i for i, message in enumerate(row.messages) if message["role"] == "assistant"]
     expected = []
     for i in turns:
@@ -44,7 +46,7 @@ def check(chat: ChatTokenizer, row: Example) -> int:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_turn_of_the_samples_rows_is_served_as_it_was_trained(family: str) -> None:
+def test_tpl_h63_every_turn_of_the_samples_rows_is_served_as_it_was_trained(family: str) -> None:
     """The families share the rows out between them, every task to each."""
     rows = [made for path in sorted(SAMPLES.glob("*.timeline.json")) for made in rows_of(read_timeline(path))]
     rows.sort(key=lambda made: made[0].task)

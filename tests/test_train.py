@@ -556,14 +556,14 @@ def test_only_lora_weights_are_trainable(tiny):
 
 def test_target_modules_that_the_model_lacks_are_refused(tiny):
     base = load_base_model(tiny, dtype=torch.float32, attn_implementation="sdpa")
-    with pytest.raises(ConfigError, match=r"query_key_value not found in Qwen2.*q_proj"):
+    with pytest.raises(ConfigError, match=r"query_key_value not found among .* Qwen2.*q_proj"):
         add_lora(base, r=8, lora_alpha=16, lora_dropout=0.0, target_modules=["query_key_value"])
 
 
 def test_env_h66_without_flash_attention_sdpa_is_used_with_one_message():
-    implementation, message = choose_attention("auto", on_gpu=False)
+    implementation, message = choose_attention("auto", on_gpu=False, bf16=True)
     assert implementation == "sdpa" and "FlashAttention" in message and "no GPU" in message
-    assert choose_attention("eager", on_gpu=False) == ("eager", None)
+    assert choose_attention("eager", on_gpu=False, bf16=False) == ("eager", None)
 
 
 def test_env_h66_the_message_is_said_once(run):
@@ -572,7 +572,13 @@ def test_env_h66_the_message_is_said_once(run):
 
 def test_env_h66_flash_attention_is_taken_where_it_is(monkeypatch):
     monkeypatch.setattr("transformers.utils.is_flash_attn_2_available", lambda: True)
-    assert choose_attention("auto", on_gpu=True) == ("flash_attention_2", None)
+    assert choose_attention("auto", on_gpu=True, bf16=True) == ("flash_attention_2", None)
+    assert choose_attention("auto", on_gpu=True, bf16=False)[0] == "sdpa"
+
+
+def test_env_h66_flash_attention_asked_for_by_name_is_refused_where_it_cannot_run():
+    with pytest.raises(ConfigError, match=r"no GPU.*auto or sdpa"):
+        choose_attention("flash_attention_2", on_gpu=False, bf16=True)
 
 
 def test_tpl_h01_stock_qwen3_as_a_base_is_refused_before_any_training(data, tmp_path, tiny):
@@ -586,3 +592,64 @@ def test_tpl_h01_stock_qwen3_as_a_base_is_refused_before_any_training(data, tmp_
     with pytest.raises(ConfigError, match="chat_template=qwen3"):
         train_sft(config(f"base_model={model}"), data, tmp_path / "out", say=lambda _: None)
     assert run_status(tmp_path / "out") == "failed"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda row: row | {"adapter": "world_model"}, "is of the world_model"),
+        (lambda row: row | {"wording": 99}, "unknown wording 99"),
+        (
+            lambda row: (
+                row | {"messages": [*row["messages"][:-1], {"role": "assistant", "content": "TAMPERED"}]}
+            ),
+            "its answer is none of motivation_update",
+        ),
+        (lambda row: row | {"messages": row["messages"][:-1]}, "does not end with an answer"),
+    ],
+)
+def test_rows_that_were_tampered_with_are_refused_by_name(data, tmp_path, tiny, change, said):
+    import shutil
+
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    copy = shutil.copytree(data, tmp_path / "data")
+    path = copy / "character_agent" / "train.parquet"
+    table = pq.read_table(path)
+    rows = table.to_pylist()
+    at = next(i for i, row in enumerate(rows) if row["task"] == "motivation_update")
+    rows[at] = change(rows[at])
+    pq.write_table(pa.Table.from_pylist(rows, table.schema), path)
+    with pytest.raises(DataError, match=said):
+        train_sft(config(f"base_model={tiny.source}"), copy, tmp_path / "out", say=lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("manifest", "said"),
+    [
+        (None, "no finished build"),
+        ({"format_version": 99}, "format_version is 99"),
+        ({"format_version": 1}, "counts 0"),
+    ],
+)
+def test_a_folder_whose_manifest_does_not_fit_its_rows_is_refused(data, tmp_path, tiny, manifest, said):
+    import json
+    import shutil
+
+    copy = shutil.copytree(data, tmp_path / "data")
+    (copy / "manifest.json").unlink()
+    if manifest is not None:
+        (copy / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(DataError, match=said):
+        train_sft(config(f"base_model={tiny.source}"), copy, tmp_path / "out", say=lambda _: None)
+
+
+def test_a_run_leaves_no_path_of_the_models_cache_in_the_adapter(run):
+    import json
+
+    saved = json.loads((run[0] / "adapter_config.json").read_text())
+    assert (
+        saved["base_model_name_or_path"]
+        == json.loads((run[0] / "ewtrain_manifest.json").read_text())["base_model"]
+    )

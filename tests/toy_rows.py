@@ -62,7 +62,13 @@ def write_rows(data: Path, adapter: str, train: list[Example], validation: list[
             folder / f"{split}.parquet",
             row_group_size=7,
         )
-    (data / "manifest.json").write_text(json.dumps({"toy": [row.id for row in train]}))
+    path = data / "manifest.json"
+    manifest = json.loads(path.read_text()) if path.exists() else {"format_version": 1, "counts": {}}
+    manifest["toy"] = [row.id for row in train]
+    manifest["counts"][adapter] = {
+        split: {"all": {"rows": len(rows)}} for split, rows in (("train", train), ("validation", validation))
+    }
+    path.write_text(json.dumps(manifest))
     return data
 
 

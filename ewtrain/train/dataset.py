@@ -25,9 +25,9 @@ import ewtrain
 from ewtrain.chat import GENERAL, Adapter, Example, Message
 from ewtrain.data.tokenize import IGNORED, ChatTokenizer, Encoded, RowError
 from ewtrain.errors import ConfigError, DataError
-from ewtrain.files import file_hash, write_json
+from ewtrain.files import file_hash, read_json, write_json
 from ewtrain.story import TaskName
-from ewtrain.tasks import TASKS, Budget, PromptTooLong
+from ewtrain.tasks import TASKS, WORDINGS, Budget, ParseError, PromptTooLong
 
 if TYPE_CHECKING:
     import torch
@@ -154,8 +154,7 @@ def prepare_rows(
     for path in files.values():
         if not path.is_file():
             raise DataError(f"{path} is missing. Make it with `ewtrain build TIMELINES --out {data}`.")
-    manifest = data / "manifest.json"
-    manifest_hash = file_hash(manifest) if manifest.is_file() else None
+    counts, manifest_hash = _read_manifest(data, adapter)
     settings = _Settings(max_length, over_long, max_answer_tokens)
     # All that the prepared files depend on; whatever is not here must not change them.
     depends_on = {
@@ -188,12 +187,32 @@ def prepare_rows(
     saved = json.loads((folder / "report.json").read_text("utf-8"))
     reports = {split: SplitReport.model_validate(saved[split]) for split in SPLITS}
     for split, report in reports.items():
+        if report.read != counts[split]:
+            raise DataError(
+                f"{files[split]}: holds {report.read} rows, and the manifest counts {counts[split]}. The folder was "
+                "changed: build it again."
+            )
         _check_dropped(files[split], report, drop_share_limit)
     if not reports["train"].kept:
         raise DataError(
             f"{files['train']}: no row is left to train on. Raise max_length, or build more rows."
         )
     return Prepared(folder, reports, manifest_hash, reused)
+
+
+def _read_manifest(data: Path, adapter: Adapter) -> tuple[dict[str, int], str]:
+    """Return the rows of each split that a finished build counts, and the hash of its manifest."""
+    path = data / "manifest.json"
+    if not path.is_file():
+        raise DataError(f"{data}: no manifest.json; this is no finished build. Run `ewtrain build` first.")
+    manifest = read_json(path)
+    version = manifest.get("format_version") if isinstance(manifest, dict) else None
+    if version != 1:
+        raise DataError(
+            f"{path}: format_version is {version!r}, and this ewtrain reads 1. Build the rows again."
+        )
+    counts = manifest.get("counts", {}).get(adapter, {})
+    return {s: sum(task["rows"] for task in counts.get(s, {}).values()) for s in SPLITS}, file_hash(path)
 
 
 def _prepare_split(
@@ -211,12 +230,13 @@ def _prepare_split(
         pa.ipc.new_stream(file, _SCHEMA) as writer,
         tqdm(total=total, desc=f"tokenise {split}", unit=" rows", leave=False, disable=None) as progress,
     ):
-        for batch in parquet.iter_batches(_BATCH):
+        for batch in _batches(path, parquet):
             examples = _read(path, report.read, batch.to_pylist())
             encoded = chat.encode_many([(example.messages, example.train_on) for example in examples])
             kept = _Columns()
             for example, row in zip(examples, encoded, strict=True):
                 report.read += 1
+                _check_answer(path, example)
                 if compared.get(example.task, 0) < _COMPARED_PER_TASK:
                     compared[example.task] = compared.get(example.task, 0) + 1
                     _check_same_prompt(path, example)
@@ -273,6 +293,34 @@ def _within_length(
     report.omitted += prompt.omitted
     report.moved_to_prior += prompt.moved_to_prior
     return fitted
+
+
+def _batches(path: Path, parquet: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from parquet.iter_batches(_BATCH)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise DataError(f"{path}: cannot be read to its end ({error}). Build it again.") from error
+
+
+def _check_answer(path: Path, example: Example) -> None:
+    """Raise DataError for a row that lies in the wrong folder, or whose answer its own task would refuse."""
+    if example.adapter != path.parent.name:
+        raise DataError(f"{path}: row {example.id} is of the {example.adapter}. Build the rows again.")
+    if example.task == GENERAL:
+        return
+    task, inp = _task_and_input(path, example)
+    if not 0 <= (example.wording or 0) < WORDINGS:
+        raise DataError(
+            f"{path}: row {example.id} has the unknown wording {example.wording}. Build the rows again."
+        )
+    if not example.messages or example.messages[-1]["role"] != "assistant":
+        raise DataError(f"{path}: row {example.id} does not end with an answer. Build the rows again.")
+    try:
+        task.parse(example.messages[-1]["content"], inp)
+    except ParseError as error:
+        raise DataError(
+            f"{path}: row {example.id}: its answer is none of {example.task} ({error}). Build the rows again."
+        ) from error
 
 
 def _check_same_prompt(path: Path, example: Example) -> None:

@@ -77,12 +77,17 @@ def add_lora(
     model: PreTrainedModel, *, r: int, lora_alpha: int, lora_dropout: float, target_modules: Sequence[str]
 ) -> PeftModel:
     """Return the model with a fresh LoRA on the modules of those names, and nothing else trainable."""
+    import torch
     from peft import LoraConfig, get_peft_model
 
-    present = {name.rpartition(".")[2] for name, _ in model.named_modules()}
+    present = {
+        name.rpartition(".")[2]
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Linear)
+    }
     if missing := [name for name in target_modules if name not in present]:
         raise ConfigError(
-            f"lora.target_modules: {', '.join(missing)} not found in {type(model).__name__}. It has "
+            f"lora.target_modules: {', '.join(missing)} not found among the linear layers of {type(model).__name__}. It has "
             f"{', '.join(sorted(name for name in present if name.endswith('proj')) or sorted(present))}."
         )
     return get_peft_model(
@@ -97,16 +102,29 @@ def add_lora(
     )
 
 
-def choose_attention(setting: str, *, on_gpu: bool) -> tuple[str, str | None]:
-    """Return the implementation that `auto` means on this machine, and the line to tell of it if not the paper's."""
-    if setting != "auto":
-        return setting, None
+def choose_attention(setting: str, *, on_gpu: bool, bf16: bool) -> tuple[str, str | None]:
+    """Return what `auto` means on this machine, and the line to tell of it if that is not the paper's.
+
+    ConfigError where FlashAttention-2 is asked for by name and cannot run.
+    """
     from transformers.utils import is_flash_attn_2_available
 
-    if on_gpu and is_flash_attn_2_available():
+    missing = None
+    if not on_gpu:
+        missing = "there is no GPU"
+    elif not bf16:
+        missing = "it needs bf16"
+    elif not is_flash_attn_2_available():
+        missing = "flash-attn is not installed"
+    if setting == "flash_attention_2" and missing:
+        raise ConfigError(
+            f"attn_implementation: flash_attention_2 cannot run here ({missing}). Set it to auto or sdpa."
+        )
+    if setting != "auto":
+        return setting, None
+    if missing is None:
         return "flash_attention_2", None
-    reason = "flash-attn is not installed" if on_gpu else "there is no GPU"
-    return "sdpa", f"attention: sdpa instead of the paper's FlashAttention-2 ({reason})"
+    return "sdpa", f"attention: sdpa instead of the paper's FlashAttention-2 ({missing})"
 
 
 def _refuse_other_folders(folder: Path) -> None:

@@ -70,7 +70,7 @@ def _train(config: SFTRunConfig, data: Path, run: Run, say: Callable[[str], None
     say(f"{config.adapter}: LoRA r={config.lora.r} on {config.base_model}")
     if differences := differences_from_paper(config):
         say("not as in the paper: " + ", ".join(differences))
-    attention, message = choose_attention(config.attn_implementation, on_gpu=on_gpu)
+    attention, message = choose_attention(config.attn_implementation, on_gpu=on_gpu, bf16=config.bf16)
     if message:
         say(message)
 
@@ -135,7 +135,7 @@ def _train(config: SFTRunConfig, data: Path, run: Run, say: Callable[[str], None
         run.log("generated", **turn)
         say(f"one turn of {turn['id']}\n  gold:      {turn['gold']}\n  generated: {turn['generated']}")
 
-    save_adapter(model, chat, run.unfinished, config)
+    save_adapter(model, chat, run.unfinished, config, base.name)
     metrics = {
         "steps": trainer.state.global_step,
         "train_seconds": round(train_seconds, 1),
@@ -327,10 +327,13 @@ def generate_turn(
     return {"id": row["id"], "gold": chat.decode(gold), "generated": chat.decode(new)}
 
 
-def save_adapter(model: PeftModel, chat: ChatTokenizer, folder: Path, config: SFTRunConfig) -> None:
+def save_adapter(
+    model: PeftModel, chat: ChatTokenizer, folder: Path, config: SFTRunConfig, base_name: str
+) -> None:
     """Write PEFT's files and the chat template, and compare the weights, read anew, with the model's."""
     from safetensors.torch import load_file
 
+    model.peft_config["default"].base_model_name_or_path = base_name  # never a path of this machine's cache
     model.save_pretrained(folder, save_embedding_layers=False)
     (folder / "README.md").unlink(
         missing_ok=True

@@ -122,8 +122,9 @@ def _made_once(name: str, fill: Callable[[Path], None], say: Say) -> Path:
     """Return the cached folder of that name, made by `fill` if it is not there; never half of one."""
     home = cache_dir()
     folder = home / f"{name}-v{_VERSION}"
-    if folder.is_dir():
+    if all((folder / file).is_file() for file in ("config.json", "model.safetensors", "tokenizer.json")):
         return folder
+    shutil.rmtree(folder, ignore_errors=True)  # damaged: made anew
     say(f"making {folder}, once")
     try:
         home.mkdir(parents=True, exist_ok=True)
