@@ -139,7 +139,9 @@ def validate(
     if num_notices and not notices:
         say(f"{num_notices} notice(s) are worth a look: pass --notices to list them.")
     if num_bad:
-        raise DataError(f"{num_bad} timeline file(s) break the contract; see above.")
+        raise DataError(
+            f"{num_bad} timeline file(s) have faults; see above. docs/contract.md describes the format."
+        )
 
 
 @imports.command("coser")
@@ -374,6 +376,10 @@ def sft(
     from ewtrain.configs import load_config
 
     settings = load_config(model, config, overrides or [], adapter=adapter)  # before the slow imports
+    if not (data / "manifest.json").is_file():
+        raise DataError(
+            f"{data}: no finished build here. Make it with `ewtrain build TIMELINES --out {data}`."
+        )
 
     from ewtrain.train.sft import train_sft
 

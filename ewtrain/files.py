@@ -139,8 +139,12 @@ def shape_faults(error: ValidationError, file: str, model: type[BaseModel]) -> l
         if kind == "missing":
             faults.append(Fault(file, path, "is missing", "Add it"))
         elif kind == "extra_forbidden":
-            near = difflib.get_close_matches(last, keys, n=1)
-            right = f"Did you mean {near[0]!r}?" if near else "Remove it"
+            near = [key for key in difflib.get_close_matches(last, keys, n=2) if key != last]
+            right = "Remove it"
+            if last in keys:
+                right = "It belongs elsewhere: see docs/contract.md"
+            elif near:
+                right = f"Did you mean {near[0]!r}?"
             faults.append(Fault(file, path, "is no key of the format", right))
         else:
             faults.append(

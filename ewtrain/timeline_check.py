@@ -230,6 +230,9 @@ class _Checker:
         if not isinstance(name, str):
             return name
         official = names.get(name)
+        if official is None and name in RESERVED_NAMES:
+            self.fault(path, f"{name!r} is reserved", "It may act alone, but is no character: remove it")
+            return name
         if official is None:
             near = difflib.get_close_matches(name, names, n=1)
             right = f"Did you mean {near[0]!r}?" if near else f"Add it to {kind}, or as an alias"

@@ -85,7 +85,7 @@ def test_coser_files_become_rows_and_the_report_says_what_the_source_lacks(
         (("build", "nowhere", "--out", "x"), "no such file or folder"),
         (("build", SAMPLES, "--out", "x", "--general", "nowhere.jsonl"), "--general"),
         (("build", SAMPLES, "--out", "x", "--general", ""), "is empty"),
-        (("build", SAMPLES, "--out", f"{LAMP}/x"), "a file stands where a folder should be"),
+        (("build", SAMPLES, "--out", f"{LAMP}/x"), "is in the way"),
         (
             ("sft", "--adapter", "world_model", "--model", "qwen2.5-8b", "--data", ".", "--out", "x"),
             "did you mean",
@@ -111,7 +111,13 @@ def test_a_build_that_is_stopped_leaves_no_folder_that_looks_finished(
     tmp_path: Path, stop: signal.Signals
 ) -> None:
     corpus, out = many_books(tmp_path / "corpus", 60), tmp_path / "data"
-    running = subprocess.Popen([EWTRAIN, "build", corpus, "--out", out], stderr=subprocess.PIPE, text=True)
+    # A shell starts background jobs with SIGINT ignored, and the child would inherit that.
+    running = subprocess.Popen(
+        [EWTRAIN, "build", corpus, "--out", out],
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
     deadline = time.monotonic() + 60
     while not list(tmp_path.glob(".data.building-*/world_model")) and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -99,6 +99,7 @@ class SplitReport(BaseModel):
             f"{split}: {self.kept} of {self.read} rows, {self.tokens:,} tokens, {self.supervised_tokens:,} of them "
             f"supervised, longest row {self.longest}"
         )
+        yield f"{split}: kept " + ", ".join(f"{n.rows} {task}" for task, n in sorted(self.tasks.items()))
         if self.fitted:
             yield (
                 f"{split}: {self.fitted} over-long rows fitted ({self.omitted} interactions omitted, "
@@ -108,7 +109,7 @@ class SplitReport(BaseModel):
             yield f"{split}: {dropped.count} rows dropped: {reason} (such as {', '.join(dropped.examples)})"
         for task, counts in self.tasks.items():
             if counts.long_answers:
-                yield f"{split}: {counts.long_answers} answers of {task} are longer than its max_answer_tokens"
+                yield f"{split}: {counts.long_answers} answers of {task} are longer than its max_answer_tokens, and would be cut when served"
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ def _train(config: SFTRunConfig, data: Path, run: Run, say: Callable[[str], None
     on_gpu = torch.cuda.is_available()
     say(f"{config.adapter}: LoRA r={config.lora.r} on {config.base_model}")
     if differences := differences_from_paper(config):
-        say("not as in the paper: " + ", ".join(differences))
+        say("\n  ".join(["not as in the paper:", *differences]))
     attention, message = choose_attention(config.attn_implementation, on_gpu=on_gpu, bf16=config.bf16)
     if message:
         say(message)
@@ -106,7 +106,7 @@ def _train(config: SFTRunConfig, data: Path, run: Run, say: Callable[[str], None
     say(f"{sum(p.numel() for p in trained.values()):,} trainable parameters of {model.num_parameters():,}")
 
     rows = prepared.rows("train")
-    held_out = sample(prepared.rows("validation"), config.max_eval_rows, config.seed)
+    held_out = sample(task_rows(prepared.rows("validation")), config.max_eval_rows, config.seed)
     fixed_batch = sample(task_rows(rows), _FIXED_BATCH, config.seed)
     trainer = SFTTrainer(
         model=model,
@@ -250,7 +250,7 @@ class Progress(TrainerCallback):
 
 
 def losses(trainer: SFTTrainer, fixed_batch: Dataset, held_out: Dataset) -> dict[str, float]:
-    """Return the loss per supervised token of a fixed batch of training rows, and of held-out rows if there are."""
+    """Return the loss per supervised token of fixed training rows, and of held-out ones, both of tasks if any."""
     found = {"fixed_batch_loss": mean_loss(trainer, fixed_batch)}
     if len(held_out):
         found["held_out_loss"] = mean_loss(trainer, held_out)
