@@ -122,7 +122,7 @@ def make_splits(
     splits = read_splits(given, num_scenes, ignore_unknown=ignore_unknown)
     if not splits.validation:
         return Splits(books=splits.books, validation=draw_validation(splits.books, num_scenes, seed, by))
-    if by != "scene":
+    if by == "row":
         raise DataError(
             f"{given}: names validation scenes, and --validation-by {by} draws others. Remove one of the two."
         )

@@ -15,7 +15,7 @@ from ewtrain.chat import ADAPTERS, Adapter
 from ewtrain.configs import load_config
 
 # Rows of every task fit in 1,400 tokens. Few steps: a falling loss within minutes on two cores, not a good model.
-SETTINGS = ["max_length=1400", "max_steps=10"]
+SETTINGS = ["max_length=1400", "max_steps=8", "max_eval_rows=2"]
 
 
 def run_demo(model: str, out: Path) -> None:

@@ -100,8 +100,11 @@ class Expected:
         return max(0, len(self.prior) + len(self.live) - 1)
 
     def tokens(self, omitted: int = 0) -> list[str]:
-        live = self.live[max(0, omitted - len(self.prior)) :]
-        return tokens([*self.before, *self.prior[omitted:], *self.middle, *live])
+        shown = [*self.prior, *self.live][omitted:]
+        in_opening = max(0, len(self.prior) - omitted)
+        if omitted and not in_opening:
+            in_opening = 1  # the turn at the gap moves into the story so far: the next one must see it
+        return tokens([*self.before, *shown[:in_opening], *self.middle, *shown[in_opening:]])
 
 
 def seen(turns: Sequence[Interaction], viewer: Sequence[str] | None = None) -> list[str]:

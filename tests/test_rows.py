@@ -22,7 +22,7 @@ from ewtrain.chat import Example, Message
 from ewtrain.content import visible_to, without_thoughts
 from ewtrain.replay import StoryState, finish_scene, play_segments
 from ewtrain.story import ENVIRONMENT, SCENE_END, Interaction, Timeline
-from ewtrain.tasks import INTERACTION_GEN, NEXT_CHARACTER, TASKS, Budget
+from ewtrain.tasks import INTERACTION_GEN, NEXT_CHARACTER, TASKS, Budget, sections
 from ewtrain.timeline_file import read_timeline
 
 ALL = Splits(books={"book": "train_only"})
@@ -287,6 +287,8 @@ def test_a_fitted_row_holds_no_new_line_and_no_half_turn(timeline: Timeline, les
         fitted = task.render(inp, wording=row.wording or 0, budget=budget)
         assert size(fitted.messages) <= budget.max_tokens
         whole = [line for message in row.messages for line in message["content"].splitlines()]
+        # A turn that moves into the story so far is told there as a line.
+        whole += [sections.line(turn) for turn in getattr(inp, "live", [])]
         for message in fitted.messages:
             for line in message["content"].splitlines():
                 assert line in whole or line == f"({fitted.omitted} earlier interactions omitted)"

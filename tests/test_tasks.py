@@ -399,7 +399,7 @@ def test_len_h12_system_scenario_and_newest_turn_outlive_a_history_that_overflow
     kept = [i for i in range(40) if f"turn {i} x" in text]
     assert kept == list(range(40 - len(kept), 40)) and 0 < len(kept) < 20
     assert fitted.omitted == 40 - len(kept)
-    assert fitted.moved_to_prior == 20 - len(kept)
+    assert fitted.moved_to_prior == 20 - len(kept) + 1
     assert fitted.messages[-1]["content"].endswith(turns[-1].content)
 
 
@@ -410,9 +410,31 @@ def test_fitting_counts_the_own_turns_that_lose_their_supervision() -> None:
     for drop in range(prior + len(live)):
         fitted = INTERACTION_GEN._prompt(specimen.input, 0, drop)
         gone = max(0, drop - prior)
+        # A turn right behind the gap moves into the story so far, where the next one sees it.
+        gone += drop > 0 and drop >= prior and gone in own
         assert fitted.moved_to_prior == sum(i < gone for i in own)
         supervised = [m for m in fitted.messages if m["role"] == "assistant"]
         assert len(supervised) == len(own) - fitted.moved_to_prior
+
+
+@pytest.mark.parametrize("num_prior", [0, 1, 2])
+def test_every_turn_that_stays_supervised_still_sees_the_interaction_before_it(num_prior: int) -> None:
+    turns = [Interaction(actors=[name], content=f"turn {i}") for i, name in enumerate(["Ada", "Ben"] * 3)]
+    cast = [CastMember(name="Ada"), CastMember(name="Ben")]
+    inp = NextCharacterInput(
+        global_state=None,
+        scenario="s",
+        cast=cast,
+        place=ScenePlace(),
+        prior=turns[:num_prior],
+        live=turns[num_prior:],
+    )
+    for drop in range(1, len(turns)):
+        messages = NEXT_CHARACTER._prompt(inp, 0, drop).messages
+        before = messages[1]["content"].split("# Story so far\n")[1].split("# Instructions")[0]
+        supervised = [message["content"] for message in messages if message["role"] == "assistant"]
+        first = len(turns) - len(supervised)
+        assert f"turn {first - 1}" in before
 
 
 def test_one_fit_counts_tokens_a_logarithmic_number_of_times() -> None:

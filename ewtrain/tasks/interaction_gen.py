@@ -64,8 +64,11 @@ class InteractionGen(Task[InteractionGenInput, InteractionGenTarget]):
         )
 
     def _prompt(self, inp: InteractionGenInput, wording: int, drop: int) -> Prompt:
-        from_live = max(0, drop - len(inp.prior))
-        moved = [interaction for interaction in inp.live[:from_live] if interaction.actors == inp.actors]
+        def is_own(interaction: Interaction) -> bool:
+            return interaction.actors == inp.actors
+
+        from_live = sections.moved_from_live(inp.prior, inp.live, drop, is_own)
+        num_moved = sum(map(is_own, inp.live[:from_live]))
         opening = self._opening(
             *sections.stage(inp.global_state, inp.scenario, inp.cast, inp.place, motivations=False),
             self._wording(inp, wording),
@@ -77,13 +80,13 @@ class InteractionGen(Task[InteractionGenInput, InteractionGenTarget]):
         shown: list[Interaction] = []
         first = opening[-1]["content"]
         for interaction in inp.live[from_live:]:
-            if interaction.actors != inp.actors:
+            if not is_own(interaction):
                 shown.append(interaction)
                 continue
             messages += [user(self._shown(first, shown)), assistant(interaction.content)]
             first, shown = "", []
         messages.append(user(self._shown(first, shown)))
-        return Prompt(messages, omitted=drop, moved_to_prior=len(moved))
+        return Prompt(messages, omitted=drop, moved_to_prior=num_moved)
 
     def _shown(self, first: str, shown: list[Interaction]) -> str:
         """Return a user turn: what became visible since; the first one stands below the opening."""

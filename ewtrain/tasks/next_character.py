@@ -51,7 +51,7 @@ class NextCharacter(Task[NextCharacterInput, NextCharacterTarget]):
         )
 
     def _prompt(self, inp: NextCharacterInput, wording: int, drop: int) -> Prompt:
-        moved = max(0, drop - len(inp.prior))
+        moved = sections.moved_from_live(inp.prior, inp.live, drop, lambda _: True)
         allowed = [*(member.name for member in inp.cast), ENVIRONMENT, SCENE_END]
         messages = self._opening(
             *sections.stage(inp.global_state, inp.scenario, inp.cast, inp.place, motivations=True),

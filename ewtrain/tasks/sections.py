@@ -5,7 +5,7 @@ Blocks that several tasks show are made here once, so that neighbouring prompts 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ewtrain.replay import StoryState
 from ewtrain.story import CharacterState, Interaction, LocationState, Place, PreviousScene, StoryModel
@@ -201,6 +201,22 @@ def role_of(state: StoryState, name: str, motivation: str | None) -> Role:
         tracked="character_update" in state.provides,
         motivation=motivation,
     )
+
+
+def moved_from_live(
+    prior: Sequence[Interaction],
+    live: Sequence[Interaction],
+    drop: int,
+    is_answer: Callable[[Interaction], bool],
+) -> int:
+    """Return how many live interactions stand in the story so far once the `drop` oldest of all are gone.
+
+    A first kept answer must not stand right behind the gap: it was given with the interaction before it in
+    view. Then it moves, too, and is what the next one sees.
+    """
+    moved = max(0, drop - len(prior))
+    at_gap = drop > 0 and drop >= len(prior) and moved < len(live)
+    return moved + (at_gap and is_answer(live[moved]))
 
 
 def all_but_newest(interactions: Sequence[Interaction]) -> int:
