@@ -6,26 +6,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from data_builders.write import ROW_SCHEMA
 from ewtrain.chat import ADAPTERS, Example, assistant, user
 from ewtrain.tasks import TASKS, WORDINGS
 from ewtrain.tasks.specimens import SPECIMENS
-
-SCHEMA = pa.schema(
-    [
-        ("id", pa.string()),
-        ("task", pa.string()),
-        ("adapter", pa.string()),
-        ("source", pa.string()),
-        ("book_id", pa.string()),
-        ("scene", pa.int32()),
-        ("segment", pa.int32()),
-        ("actors", pa.list_(pa.string())),
-        ("wording", pa.int32()),
-        ("messages", pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))),
-        ("train_on", pa.string()),
-        ("input", pa.string()),
-    ]
-)
 
 
 def task_row(name, inp, target, *, wording=0, row_id="toy:0"):
@@ -58,7 +42,7 @@ def write_rows(data: Path, adapter: str, train: list[Example], validation: list[
     folder.mkdir(parents=True, exist_ok=True)
     for split, rows in (("train", train), ("validation", validation)):
         pq.write_table(
-            pa.Table.from_pylist([row.model_dump() for row in rows], SCHEMA),
+            pa.Table.from_pylist([row.model_dump() for row in rows], ROW_SCHEMA),
             folder / f"{split}.parquet",
             row_group_size=7,
         )
