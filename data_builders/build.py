@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -17,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from data_builders.build_report import card
 from data_builders.general import GeneralPool, draw, general_example
-from data_builders.mixture import SPLITS, Mixture, Plan, Planner, Split, gold_fault, training_steps
+from data_builders.mixture import SPLITS, Mixture, Plan, Planner, Split, step_fault, training_steps
 from data_builders.snapshots import take_snapshots
 from data_builders.splits import (
     SMALL_CORPUS,
@@ -33,11 +31,11 @@ from data_builders.walk import Step, rank
 from data_builders.write import RowWriter, whole_folder
 from ewtrain.chat import ADAPTERS, GENERAL, Adapter, Example, assistant
 from ewtrain.errors import DataError
-from ewtrain.files import file_hash, write_json
+from ewtrain.files import DATASET_MANIFEST, dataset_manifest, file_hash, read_json, write_json
 from ewtrain.story import TASK_NAMES
 from ewtrain.tasks import TASKS, WORDINGS
 
-MANIFEST = "manifest.json"
+MANIFEST = DATASET_MANIFEST
 Progress = Callable[[str, int, int], None]
 
 
@@ -244,7 +242,7 @@ def _write(
                 if goes_to is not None:
                     writers[row.adapter, goes_to].add(row)
                     written.tally.add(goes_to, row)
-                if for_scores and _passes(step):
+                if for_scores and (goes_to is not None or step_fault(step) is None):
                     updates.add(row)
                     written.validation_updates["rows"] += 1
                 elif for_scores:
@@ -256,11 +254,6 @@ def _write(
         if pool is not None:
             written.general = _write_general(pool, writers, written.tally, settings, progress)
     return written
-
-
-def _passes(step: Step) -> bool:
-    made = step.make()
-    return made is not None and gold_fault(step, *made) is None
 
 
 def _write_general(
@@ -346,19 +339,9 @@ def _shown(path: Path) -> str:
 
 def manifest_hash(folder: Path) -> str:
     """Return the SHA-256 of a dataset's manifest: what names the data in an adapter's manifest."""
-    try:
-        return hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest()
-    except FileNotFoundError:
-        raise DataError(
-            f"{folder}: no {MANIFEST}; this is no finished build. Run `ewtrain build` first."
-        ) from None
+    return file_hash(dataset_manifest(folder))
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
     """Return the manifest of a finished dataset folder."""
-    try:
-        return json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise DataError(
-            f"{folder}: no {MANIFEST}; this is no finished build. Run `ewtrain build` first."
-        ) from None
+    return read_json(dataset_manifest(folder))

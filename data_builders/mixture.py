@@ -163,7 +163,7 @@ class Planner:
                 plan.dropped.add("not_in_source", step.id)
             elif step.task == "world_update" and step.id not in updates:
                 plan.not_drawn["world_update"] += 1
-            elif (fault := _fault(step)) is not None:
+            elif (fault := step_fault(step)) is not None:
                 plan.dropped.add(fault, step.id)
                 plan.absent.add(step.id)
             else:
@@ -204,6 +204,7 @@ class Planner:
                 self.plan.not_drawn[task] += len(keys) - smallest
 
 
-def _fault(step: Step) -> str | None:
+def step_fault(step: Step) -> str | None:
+    """Return why a step becomes no row, or None."""
     made = step.make()
     return "not_in_source" if made is None else gold_fault(step, *made)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from data_builders.walk import InSegment, Step
+from ewtrain.story import SceneInteraction
 from ewtrain.tasks import WORLD_UPDATE
 from ewtrain.tasks.world_update import WorldUpdateInput, WorldUpdateTarget
 
@@ -14,8 +15,9 @@ def steps(moment: InSegment) -> Iterator[Step]:
     for i in range(segment.start, segment.end):
         interaction = scene.interactions[i]
 
-        def make(i: int = i) -> tuple[WorldUpdateInput, WorldUpdateTarget]:
-            interaction = scene.interactions[i]
+        def make(
+            i: int = i, interaction: SceneInteraction = interaction
+        ) -> tuple[WorldUpdateInput, WorldUpdateTarget]:
             target = WorldUpdateTarget(
                 global_state=interaction.global_state, location_state=interaction.location_state
             )

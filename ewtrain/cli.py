@@ -374,12 +374,10 @@ def sft(
 ) -> None:
     """Train one adapter by LoRA SFT."""
     from ewtrain.configs import load_config
+    from ewtrain.files import dataset_manifest
 
     settings = load_config(model, config, overrides or [], adapter=adapter)  # before the slow imports
-    if not (data / "manifest.json").is_file():
-        raise DataError(
-            f"{data}: no finished build here. Make it with `ewtrain build TIMELINES --out {data}`."
-        )
+    dataset_manifest(data)
 
     from ewtrain.train.sft import train_sft
 

@@ -98,6 +98,19 @@ def _bad(path: Path, wrong: str, right: str) -> DataError:
     return DataError(str(fault), [fault])
 
 
+DATASET_MANIFEST = "manifest.json"
+
+
+def dataset_manifest(folder: Path) -> Path:
+    """Return the manifest of a finished dataset folder; DataError where there is none."""
+    path = folder / DATASET_MANIFEST
+    if not path.is_file():
+        raise DataError(
+            f"{folder}: no {DATASET_MANIFEST}; this is no finished build. Run `ewtrain build` first."
+        )
+    return path
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON file so that a reader sees the old one or the new one, never a part."""
     partial = path.with_name(path.name + ".partial")

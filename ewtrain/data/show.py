@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ewtrain.chat import ADAPTERS, GENERAL, Adapter, Example, supervised_turns
 from ewtrain.errors import DataError
+from ewtrain.files import dataset_manifest
 from ewtrain.story import TASK_NAMES
 
 if TYPE_CHECKING:
@@ -65,8 +66,7 @@ def first_rows(dataset: Path) -> list[Example]:
 
 
 def _row_files(dataset: Path, adapter: Adapter | None) -> list[Path]:
-    if not (dataset / "manifest.json").is_file():
-        raise DataError(f"{dataset}: no manifest.json; this is no finished build. Run `ewtrain build` first.")
+    dataset_manifest(dataset)
     files = [
         dataset / a / f"{name}.parquet"
         for name in ("train", "validation", "validation_updates")

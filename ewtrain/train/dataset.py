@@ -25,7 +25,7 @@ import ewtrain
 from ewtrain.chat import GENERAL, Adapter, Example, Message
 from ewtrain.data.tokenize import IGNORED, ChatTokenizer, Encoded, RowError
 from ewtrain.errors import ConfigError, DataError
-from ewtrain.files import file_hash, read_json, write_json
+from ewtrain.files import dataset_manifest, file_hash, read_json, write_json
 from ewtrain.story import TaskName
 from ewtrain.tasks import TASKS, WORDINGS, Budget, ParseError, PromptTooLong
 
@@ -203,9 +203,7 @@ def prepare_rows(
 
 def _read_manifest(data: Path, adapter: Adapter) -> tuple[dict[str, int], str]:
     """Return the rows of each split that a finished build counts, and the hash of its manifest."""
-    path = data / "manifest.json"
-    if not path.is_file():
-        raise DataError(f"{data}: no manifest.json; this is no finished build. Run `ewtrain build` first.")
+    path = dataset_manifest(data)
     manifest = read_json(path)
     version = manifest.get("format_version") if isinstance(manifest, dict) else None
     if version != 1:
